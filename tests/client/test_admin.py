@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 import tenure
-from tenure.client.admin import PAGE, ROUNDS_MAX, DeadLetterFilter, JobAdmin, JobFilter, SkippedJob
+from tenure.client.admin import DeadLetterFilter, JobAdmin, JobFilter, SkippedJob
+from tenure.client.cancel import ROUNDS_MAX
+from tenure.client.matching import PAGE
 from tenure.errors import (
     AlreadyCommitted,
     DedupeKeyConflict,

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tests.crash.crash_checks import (
     Baseline,
     check_after_crash,

@@ -20,8 +20,8 @@ from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import Change, decide_chain, expand
 from tenure.lifecycle.invariants import violations
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.operations import (
-    REV_MAX,
     Ack,
     Cancel,
     Claim,
@@ -34,7 +34,6 @@ from tenure.lifecycle.operations import (
     Halt,
     Heartbeat,
     Operation,
-    OperationType,
     Progress,
     Reconcile,
     Release,
@@ -50,6 +49,7 @@ from tenure.lifecycle.operations import (
     Wake,
 )
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Role
+from tenure.lifecycle.size_limits import REV_MAX
 from tenure.lifecycle.statuses import Status
 from tenure.seams import SystemRandom
 from tenure.stores.contract import Applied, Failure, Outcome, Repeated, Request, Store, decide_request

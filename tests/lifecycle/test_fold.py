@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenure.lifecycle.executions import ExecutionStatus
 from tenure.lifecycle.fold import BrokenLog, contents_of, differences, executions, fold
 from tenure.lifecycle.invariants import violations
 from tenure.lifecycle.operations import Commit, Complete, Heartbeat, Progress, Requeue, Retry, Stall
-from tenure.lifecycle.records import Event, EventType, ExecutionStatus, Job
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import FAILED, HALTED, QUEUED, RUNNING, STALLED, SUCCEEDED, Status
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, RECOVERY, Driver

@@ -9,6 +9,7 @@ import pytest
 
 from tenure.errors import InvalidInput, NotYet
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.executions import ExecutionStatus
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.operations import (
     Cancel,
@@ -27,7 +28,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
 )
 from tenure.lifecycle.provenance import Provenance, provenance
-from tenure.lifecycle.records import ExecutionStatus, Job, Timeouts
+from tenure.lifecycle.records import Job, Timeouts
 from tenure.lifecycle.statuses import (
     CANCELLED,
     DEAD_LETTERED,

@@ -12,8 +12,9 @@ import pytest
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.operations import CHILDREN_MAX, Suspend
+from tenure.lifecycle.operations import Suspend
 from tenure.lifecycle.records import Event, EventType, Origin, Policy, Timeouts, origin_digests
+from tenure.lifecycle.size_limits import CHILDREN_MAX
 from tenure.lifecycle.statuses import CLAIMED, QUEUED
 from tenure.testing.clock import START
 

@@ -20,7 +20,7 @@ from simulation.faults import Options
 from simulation.runs import simulate_all
 from tenure.cli import verify
 from tenure.cli.output import NoProgress
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.seams import Seams
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tenure.lifecycle import backoff, claim_order, decide, evolve, transitions
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE, SUCCEEDED
 from tenure.stores import contract

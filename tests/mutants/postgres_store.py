@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.stores.postgres import apply_batch
 from tests.mutants.checks import batches_skip_locked_rows
 from tests.mutants.edits import Edits

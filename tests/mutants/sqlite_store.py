@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.stores import contract
 from tenure.stores.sqlite import apply, claim, enqueue
 from tenure.stores.sqlite import rows as sqlite_rows

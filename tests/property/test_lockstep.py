@@ -24,7 +24,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tenure.errors import DedupeKeyConflict, Refused, RequestIdReused, TenureError
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
-    REV_MAX,
     Ack,
     Cancel,
     Commit,
@@ -51,6 +50,7 @@ from tenure.lifecycle.operations import (
 )
 from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role, Timeouts
+from tenure.lifecycle.size_limits import REV_MAX
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.stores.contract import (

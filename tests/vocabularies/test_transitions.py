@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tenure.errors import TenureError
 from tenure.lifecycle.decide import decide_at, expand
 from tenure.lifecycle.enqueue import enqueue
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role, Timeouts
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, RETRY, RUNNING, STALLED, SUCCEEDED
 from tenure.lifecycle.transitions import TRANSITION_OF, TRANSITIONS

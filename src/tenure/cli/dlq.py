@@ -26,7 +26,8 @@ from tenure.cli.retry import retried_fields
 from tenure.cli.tables import Column
 from tenure.client.admin import DiscardReport, JobAdmin, RedriveReport
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.records import Execution, Job
+from tenure.lifecycle.executions import Execution
+from tenure.lifecycle.records import Job
 from tenure.views.jobs import job_view, record_view
 
 if TYPE_CHECKING:

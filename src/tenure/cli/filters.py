@@ -13,7 +13,8 @@ from uuid import UUID
 import click
 import msgspec
 
-from tenure.client.admin import MANY, MANY_MAX, DeadLetterFilter, JobFilter
+from tenure.client.admin import MANY, DeadLetterFilter, JobFilter
+from tenure.client.matching import MANY_MAX
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.records import Actor, Role

@@ -10,9 +10,10 @@ import msgspec
 from tenure.cli.output import counted, print_fields, print_line, print_table
 from tenure.cli.tables import Column, format_value
 from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.forks import ForkOrigin
 from tenure.lifecycle.provenance import Provenance, ToolCall, UnreadSignal
-from tenure.lifecycle.records import Event, Execution, Job
+from tenure.lifecycle.records import Event, Job
 from tenure.views.jobs import CONTENT, job_view, record_view
 
 CONTENT_LENGTH_MAX = 2000

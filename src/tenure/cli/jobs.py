@@ -39,8 +39,9 @@ from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job,
 from tenure.client.admin import CancelReport, JobAdmin
 from tenure.errors import JobNotFound
 from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.provenance import Provenance
-from tenure.lifecycle.records import Event, Execution, Job
+from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import CANCELLED, LIVE
 from tenure.views.jobs import job_view, provenance_view, record_view
 from tenure.vocabularies import vocabulary as vocabulary_named

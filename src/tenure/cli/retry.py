@@ -11,7 +11,8 @@ import msgspec
 from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, job_filter, job_filters, job_id, many_options, operator
-from tenure.client.admin import REDRIVABLE, JobAdmin, RedriveReport
+from tenure.client.admin import JobAdmin, RedriveReport
+from tenure.client.redrive import REDRIVABLE
 
 if TYPE_CHECKING:
     from tenure.stores.contract import EnqueueResult

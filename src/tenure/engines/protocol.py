@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.json_text import parse
-from tenure.lifecycle.operations import PROGRESS_LENGTH_MAX
+from tenure.lifecycle.size_limits import PROGRESS_LENGTH_MAX
 
 SUBPROTOCOL = "tenure.v1"
 MESSAGE_BYTES_MAX = 1024 * 1024

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from tenure.errors import CancelRequested, LeaseLost
 from tenure.lifecycle.json_text import BYTES_PER_CHARACTER, clean_text
-from tenure.lifecycle.operations import PROGRESS_LENGTH_MAX
 from tenure.lifecycle.records import Job
+from tenure.lifecycle.size_limits import PROGRESS_LENGTH_MAX
 from tenure.stores.contract import Artifact
 
 if TYPE_CHECKING:

@@ -14,9 +14,11 @@ import msgspec
 
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost, NotAuthorised, NotYet, RevisionConflict
 from tenure.lifecycle.causes import CAUSES
+from tenure.lifecycle.event_fields import EventFields
 from tenure.lifecycle.evolve import after_ms, evolve
 from tenure.lifecycle.json_text import digest
-from tenure.lifecycle.operations import Cancel, Claim, EventFields, Heartbeat, Operation, OperationType
+from tenure.lifecycle.operation_types import OperationType
+from tenure.lifecycle.operations import Cancel, Claim, Heartbeat, Operation
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, EventType, Job, Role
 from tenure.lifecycle.statuses import CANCELLED, LEASED, STALLED, TERMINAL, Status
 from tenure.lifecycle.steps import records_steps

@@ -9,8 +9,9 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.lifecycle.enqueue import enqueued_job
 from tenure.lifecycle.evolve import evolve
+from tenure.lifecycle.executions import Execution, ExecutionStatus, execution_id
 from tenure.lifecycle.json_text import digest
-from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Origin, execution_id
+from tenure.lifecycle.records import Event, EventType, Job, Origin
 from tenure.lifecycle.statuses import LEASED
 from tenure.lifecycle.transitions import legal_events
 

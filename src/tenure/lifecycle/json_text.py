@@ -249,6 +249,11 @@ def _check_key(key: Any, where: str) -> None:
     _check_characters(key, where)
 
 
+def check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidInput(where, f"is {value!r}, and must be one of {', '.join(choices)}")
+
+
 def _check_characters(text: str, where: str) -> None:
     if "\x00" in text:
         raise InvalidInput(where, "holds a NUL character, which PostgreSQL cannot store")

@@ -10,59 +10,11 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import retry_delay_ms
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
-from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, digest, encode
-from tenure.lifecycle.records import TIMEOUT, UNPINNED, EndsAs, Job, WaitingFor, check_choice, milliseconds
-from tenure.lifecycle.statuses import TextEnum
-
-REV_MAX = 2**31 - 1
-"""The largest revision that every store can hold."""
-CHILDREN_MAX = 2**31 - 2
-"""The largest number of live children that every store can compare."""
-TRACE_LENGTH_MAX = 200
-
-
-class OperationType(TextEnum):
-    """The type of an operation."""
-
-    ENQUEUE = "enqueue"
-    CLAIM = "claim"
-    ACK = "ack"
-    START = "start"
-    HEARTBEAT = "heartbeat"
-    PROGRESS = "progress"
-    COMMIT = "commit"
-    COMPLETE = "complete"
-    RETRY = "retry"
-    FAIL = "fail"
-    HALT = "halt"
-    SUSPEND = "suspend"
-    SIGNAL = "signal"
-    WAKE = "wake"
-    UNWIND = "unwind"
-    COMPENSATE = "compensate"
-    RELEASE = "release"
-    REQUEST_CANCEL = "request_cancel"
-    CANCEL = "cancel"
-    STALL = "stall"
-    REQUEUE = "requeue"
-    RECONCILE = "reconcile"
-    GIVE_UP = "give_up"
-    TIME_OUT = "time_out"
-    DEAD_LETTER = "dead_letter"
-
-
-class EventFields(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an event that follow from the request alone. A repeated request has the same.
-
-    Without a cause, the event has the one that `Operation.cause_for` names.
-    """
-
-    cause: str | None = None
-    detail: str | None = None
-    digest: str | None = None
-
-
-NO_FIELDS = EventFields()
+from tenure.lifecycle.event_fields import NO_FIELDS, EventFields, claim_detail, detail_of, error_class, with_error
+from tenure.lifecycle.json_text import check_choice, check_integer, check_seconds, check_text, digest
+from tenure.lifecycle.operation_types import OperationType
+from tenure.lifecycle.records import TIMEOUT, UNPINNED, EndsAs, Job, WaitingFor, milliseconds
+from tenure.lifecycle.size_limits import CHILDREN_MAX, PROGRESS_LENGTH_MAX, REV_MAX, TRACE_LENGTH_MAX
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
@@ -119,7 +71,7 @@ class Start(Operation, frozen=True):
             check_text(self.trace, "start.trace", length_max=TRACE_LENGTH_MAX)
 
     def event_fields(self) -> EventFields:
-        return NO_FIELDS if self.trace is None else EventFields(detail=_detail(trace=self.trace))
+        return NO_FIELDS if self.trace is None else EventFields(detail=detail_of(trace=self.trace))
 
 
 class Heartbeat(Operation, frozen=True):
@@ -129,10 +81,6 @@ class Heartbeat(Operation, frozen=True):
 
     def until_after_ms(self, job: Job) -> int | None:
         return job.policy.lease_ms
-
-
-PROGRESS_LENGTH_MAX = 2000
-"""The length of a progress message."""
 
 
 class Progress(Operation, frozen=True):
@@ -148,7 +96,7 @@ class Progress(Operation, frozen=True):
             check_text(self.message, "progress.message", length_max=PROGRESS_LENGTH_MAX)
 
     def event_fields(self) -> EventFields:
-        detail = _detail(percent=self.percent, message=self.message)
+        detail = detail_of(percent=self.percent, message=self.message)
         return EventFields(detail=detail, digest=digest(detail))
 
 
@@ -200,8 +148,8 @@ class Retry(Operation, frozen=True):
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def event_fields(self) -> EventFields:
-        cause = TIMEOUT if self.timed_out else _class_of(self.error)
-        detail = _with_error(self.error, delay_seconds=self.delay_seconds)
+        cause = TIMEOUT if self.timed_out else error_class(self.error)
+        detail = with_error(self.error, delay_seconds=self.delay_seconds)
         return EventFields(cause=cause, detail=detail, digest=digest(self.error))
 
     def content(self) -> str | None:
@@ -223,7 +171,7 @@ class Fail(Operation, frozen=True):
 
     def event_fields(self) -> EventFields:
         cause = TIMEOUT if self.timed_out else "permanent_error" if self.permanent else "exhausted_retries"
-        return EventFields(cause=cause, detail=_with_error(self.error), digest=digest(self.error))
+        return EventFields(cause=cause, detail=with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -288,7 +236,7 @@ class Suspend(Operation, frozen=True):
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def event_fields(self) -> EventFields:
-        detail = _detail(
+        detail = detail_of(
             delay_seconds=self.delay_seconds,
             seen_rev=self.seen_rev,
             waiting_for=self.waiting_for,
@@ -313,7 +261,7 @@ class Signal(Operation, frozen=True):
         check_text(self.name, "signal.name", length_max=200)
 
     def event_fields(self) -> EventFields:
-        return EventFields(detail=_detail(name=self.name), digest=digest(self.payload))
+        return EventFields(detail=detail_of(name=self.name), digest=digest(self.payload))
 
     def content(self) -> str | None:
         return self.payload
@@ -349,7 +297,7 @@ class Unwind(Operation, frozen=True):
 
     def event_fields(self) -> EventFields:
         error = None if self.error is None else digest(self.error)
-        return EventFields(cause=self.cause, detail=_detail(ends_as=self.ends_as), digest=error)
+        return EventFields(cause=self.cause, detail=detail_of(ends_as=self.ends_as), digest=error)
 
     def content(self) -> str | None:
         return self.error
@@ -367,7 +315,7 @@ class Compensate(Operation, frozen=True):
         check_text(self.ends_because, "compensate.ends_because", length_max=2000)
 
     def event_fields(self) -> EventFields:
-        return EventFields(detail=_detail(ends_as=self.ends_as, ends_because=self.ends_because))
+        return EventFields(detail=detail_of(ends_as=self.ends_as, ends_because=self.ends_because))
 
 
 class Release(Operation, frozen=True):
@@ -384,7 +332,7 @@ class Release(Operation, frozen=True):
             msgspec.structs.force_setattr(self, "delay_seconds", seconds)
 
     def event_fields(self) -> EventFields:
-        detail = None if self.delay_seconds is None else _detail(delay_seconds=self.delay_seconds)
+        detail = None if self.delay_seconds is None else detail_of(delay_seconds=self.delay_seconds)
         return EventFields(cause=self.cause, detail=detail)
 
     def until_after_ms(self, job: Job) -> int | None:
@@ -474,7 +422,7 @@ class GiveUp(Operation, frozen=True):
         check_choice(self.cause, "give_up.cause", get_args(GiveUpCause))
 
     def event_fields(self) -> EventFields:
-        return EventFields(cause=self.cause, detail=_with_error(self.error), digest=digest(self.error))
+        return EventFields(cause=self.cause, detail=with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -487,7 +435,7 @@ class TimeOut(Operation, frozen=True):
     error: str
 
     def event_fields(self) -> EventFields:
-        return EventFields(cause="timeout", detail=_with_error(self.error), digest=digest(self.error))
+        return EventFields(cause="timeout", detail=with_error(self.error), digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
@@ -502,38 +450,8 @@ class DeadLetter(Operation, frozen=True):
     error: str
 
     def event_fields(self) -> EventFields:
-        detail = _with_error(self.error, stage=self.stage.value)
+        detail = with_error(self.error, stage=self.stage.value)
         return EventFields(cause=self.reason_code.value, detail=detail, digest=digest(self.error))
 
     def content(self) -> str | None:
         return self.error
-
-
-def claim_detail(code_version: str | None) -> str | None:
-    """The detail of a claim: the version of the code that runs the attempt. None if it is not known."""
-    return None if code_version is None else _detail(code_version=code_version)
-
-
-def _detail(**facts: object) -> str:
-    return encode({name: fact for name, fact in facts.items() if fact is not None}, where="detail")
-
-
-CLASS_LENGTH_MAX = 200
-
-
-class _ErrorType(msgspec.Struct):
-    type: str = ""
-
-
-def _class_of(error: str) -> str | None:
-    """The class of an error, from its JSON text; None if it names none."""
-    try:
-        return msgspec.json.decode(error, type=_ErrorType).type[:CLASS_LENGTH_MAX] or None
-    except msgspec.MsgspecError:
-        return None
-
-
-def _with_error(error: str, **facts: object) -> str:
-    """A detail that embeds the error's JSON text as it is, so that the log keeps the error of each attempt."""
-    rest = _detail(**facts)
-    return f'{{"error":{error}}}' if rest == "{}" else f'{{"error":{error},{rest[1:]}'

@@ -15,10 +15,11 @@ import msgspec
 
 from tenure.errors import InvalidInput, NotYet
 from tenure.lifecycle.budgets import decode_spend, plus, shown
+from tenure.lifecycle.executions import Execution, ExecutionStatus
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.forks import ForkOrigin, fork_origin
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import Event, EventType, Execution, ExecutionStatus, Job, Policy
+from tenure.lifecycle.records import Event, EventType, Job, Policy
 from tenure.lifecycle.statuses import LEASED, Status
 from tenure.lifecycle.steps import StepKind, StepRecord, StepStatus
 

@@ -17,7 +17,8 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Budget
-from tenure.lifecycle.json_text import check_integer, check_seconds, digest
+from tenure.lifecycle.executions import execution_id
+from tenure.lifecycle.json_text import check_choice, check_integer, check_seconds, digest
 from tenure.lifecycle.size_limits import SIGNALS_MAX
 from tenure.lifecycle.statuses import LEASED, LIVE, STALLED, CoarseState, Status, TextEnum, coarse_state
 
@@ -451,51 +452,6 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def owner(self) -> str:
         """The actor's name without its role: for `claimed`, the owner of the lease."""
         return self.actor.partition(":")[2]
-
-
-class ExecutionStatus(TextEnum):
-    """The status of one attempt."""
-
-    LEASED = "leased"
-    IN_PROGRESS = "in_progress"
-    COMMITTED = "committed"
-    DONE = "done"
-    ABORTED = "aborted"
-
-
-class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a job, derived from the log."""
-
-    exec_id: str
-    job_id: UUID
-    attempt: int
-    lease_owner: str
-    lease_expires_at: datetime
-    status: ExecutionStatus
-    leased_at: datetime
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    cause: str | None = None
-
-
-def root_of(correlation_id: str) -> UUID | None:
-    """The root job that a correlation id names, if it names a job. Stores keep no correlation id for a root without a
-    given one, so they find it by its id."""
-    try:
-        root = UUID(correlation_id)
-    except ValueError:
-        return None
-    return root if str(root) == correlation_id else None
-
-
-def execution_id(job_id: UUID, attempt: int) -> str:
-    """The public, unique id of one attempt."""
-    return f"{job_id}/{attempt}"
-
-
-def check_choice(value: object, where: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidInput(where, f"is {value!r}, and must be one of {', '.join(choices)}")
 
 
 @lru_cache(maxsize=1024)

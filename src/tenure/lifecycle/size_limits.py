@@ -14,3 +14,11 @@ ARTIFACT_BYTES_MAX = 32 * 1024 * 1024
 """The largest artifact."""
 SIGNALS_MAX = 10_000
 """The most signals that a job is sent, unless its policy sets another number."""
+PROGRESS_LENGTH_MAX = 2000
+"""The longest progress message, in characters."""
+REV_MAX = 2**31 - 1
+"""The largest revision that every store can hold."""
+CHILDREN_MAX = 2**31 - 2
+"""The largest number of live children that every store can compare."""
+TRACE_LENGTH_MAX = 200
+"""The longest trace that an engine reports, in characters."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Set
 
 import msgspec
 
-from tenure.lifecycle.operations import Compensate, Complete, Fail, Operation, OperationType, Stall, Suspend
+from tenure.lifecycle.operation_types import OperationType
+from tenure.lifecycle.operations import Compensate, Complete, Fail, Operation, Stall, Suspend
 from tenure.lifecycle.records import EventType, Job, Role
 from tenure.lifecycle.statuses import (
     CANCELLED,

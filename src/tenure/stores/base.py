@@ -20,8 +20,9 @@ from tenure.errors import InvalidInput, NotAuthorised, RowPoisoned, StoreError, 
 from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.json_text import check_integer, check_text
-from tenure.lifecycle.records import Actor, Event, Execution, Job
+from tenure.lifecycle.records import Actor, Event, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
 from tenure.stores.commit_block import require_no_open_block

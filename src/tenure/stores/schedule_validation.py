@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, get_args
+from typing import get_args
 from uuid import UUID
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.cron import parse_cron
-from tenure.lifecycle.json_text import check_datetime, check_integer, check_name, check_seconds, check_text
+from tenure.lifecycle.json_text import (
+    check_choice,
+    check_datetime,
+    check_integer,
+    check_name,
+    check_seconds,
+    check_text,
+)
 from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.schedules import Firing, Missed, Schedule, Source, triggered_job_of
+from tenure.lifecycle.size_limits import REV_MAX
 from tenure.stores.contract import EnqueueRequest
 from tenure.stores.validation import validate_enqueue
 
-REV_MAX = 2**31 - 1
 _NOBODY = Actor(Role.CLIENT, "nobody")
 _NO_JOB = UUID(int=0)
 
@@ -27,8 +34,8 @@ def validate_schedule(schedule: Schedule, *, next_at: datetime | None, expected_
     parse_cron(schedule.cron)
     check_text(schedule.timezone, "timezone", length_max=100)
     check_seconds(schedule.grace_seconds, "grace_seconds")
-    _check_choice(schedule.missed, "missed", get_args(Missed))
-    _check_choice(schedule.source, "source", get_args(Source))
+    check_choice(schedule.missed, "missed", get_args(Missed))
+    check_choice(schedule.source, "source", get_args(Source))
     validate_enqueue(EnqueueRequest(triggered_job_of(schedule, job_id=_NO_JOB), _NOBODY))
     if next_at is not None:
         check_datetime(next_at, "next_at")
@@ -58,8 +65,3 @@ def validate_next(next_at: datetime | None, last_at: datetime | None) -> None:
     """Refuse a next due time that is not after the last."""
     if next_at is not None and last_at is not None and next_at <= last_at:
         raise InvalidInput("next_at", f"is {next_at}, and must be after the last due time, {last_at}")
-
-
-def _check_choice(value: Any, where: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidInput(where, f"is {value!r}, and must be one of {', '.join(choices)}")

@@ -16,7 +16,7 @@ from tenure.lifecycle.json_text import (
     check_seconds,
     check_text,
 )
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.records import Role
 from tenure.lifecycle.size_limits import ARTIFACT_BYTES_MAX, STORED_BYTES_MAX, STORED_STEP_BYTES_MAX
 from tenure.lifecycle.statuses import TERMINAL

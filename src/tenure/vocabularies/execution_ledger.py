@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tenure.lifecycle.executions import Execution, ExecutionStatus, execution_id
 from tenure.lifecycle.fold import executions
-from tenure.lifecycle.records import EventType, Execution, ExecutionStatus, Job, execution_id
+from tenure.lifecycle.records import EventType, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING, SUCCEEDED, CoarseState, coarse_state
 from tenure.vocabularies.steps import WordFacts
 from tenure.vocabularies.vocabulary import (

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.fold import executions
-from tenure.lifecycle.records import Event, EventType, Execution, Job
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import (
     CANCELLED,
     CLAIMED,

@@ -36,7 +36,8 @@ from tenure.workers.concurrency import default_concurrency
 from tenure.workers.execution.attempt import AttemptServices
 from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor, TimedExecutor
 from tenure.workers.execution.process.child import LoadJob
-from tenure.workers.execution.process.parent import ProcessExecutor, exit_if_imported_by_a_child
+from tenure.workers.execution.process.importable_home import exit_if_imported_by_a_child
+from tenure.workers.execution.process.parent import ProcessExecutor
 from tenure.workers.execution.runner import STOP_SECONDS_MAX, Runner
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
 from tenure.workers.loop_monitor import LoopMonitor

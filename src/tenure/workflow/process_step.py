@@ -26,7 +26,8 @@ from tenure.seams import SYSTEM
 from tenure.workers.execution.attempt import CallInProcess
 from tenure.workers.execution.executors import set_result
 from tenure.workers.execution.outcomes import describe_error
-from tenure.workers.execution.process.parent import ProcessEnded, importable_module
+from tenure.workers.execution.process.importable_home import importable_module
+from tenure.workers.execution.process.parent import ProcessEnded
 from tenure.workflow.current_step import CurrentStep, as_current_step
 
 _RUNNER = __name__, "execute_call"

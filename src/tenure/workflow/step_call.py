@@ -21,7 +21,8 @@ from tenure.lifecycle.json_text import check_integer, check_seconds, encode, loa
 from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.workers.execution.outcomes import UNAVAILABLE_SECONDS, Snoozed, describe_error, release_cause
-from tenure.workers.execution.process.parent import ProcessNotStarted, importable_home
+from tenure.workers.execution.process.importable_home import importable_home
+from tenure.workers.execution.process.parent import ProcessNotStarted
 from tenure.workflow.branch import Branch, check_key
 from tenure.workflow.budget import cancelled_key, charge_cancelled, unspent
 from tenure.workflow.current_step import CurrentStep, as_current_step, running_step, step_spend

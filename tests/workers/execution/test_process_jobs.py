@@ -24,7 +24,7 @@ from tenure.errors import InvalidInput
 from tenure.lifecycle.records import Job
 from tenure.seams import ProcessHandle, Seams, SystemSpawner
 from tenure.stores import JobFilter
-from tenure.workers.execution.process import parent
+from tenure.workers.execution.process import parent, started_child
 from tenure.workers.worker import Worker
 from tests.support import process_jobs as jobs
 from tests.support.databases import POSTGRES_IN_DEPTH, SQLITE_IN_DEPTH, Database
@@ -457,7 +457,7 @@ async def test_a_database_that_only_this_process_sees_is_refused(monkeypatch: py
 
 
 async def test_a_memory_limit_is_refused_where_memory_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parent, "STATM", "/nowhere/{}/statm")
+    monkeypatch.setattr(started_child, "STATM", "/nowhere/{}/statm")
     with pytest.raises(InvalidInput, match=r"memory_bytes_max.*/proc"):
         await jobs.app.worker().run()
 

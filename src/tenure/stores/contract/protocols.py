@@ -11,7 +11,8 @@ from uuid import UUID
 from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.records import Actor, Event, Execution, Job
+from tenure.lifecycle.executions import Execution
+from tenure.lifecycle.records import Actor, Event, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract.archive import ArchiveStore
 from tenure.stores.contract.budgets import BudgetStore

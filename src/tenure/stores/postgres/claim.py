@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from tenure.errors import RequestIdReused, RowPoisoned, StoreUnavailable
-from tenure.lifecycle.operations import claim_detail
+from tenure.lifecycle.event_fields import claim_detail
 from tenure.lifecycle.queue_limits import Candidate, QueueLimits
 from tenure.lifecycle.records import CONTRACT_VERSION, Job, milliseconds
 from tenure.lifecycle.statuses import CLAIMED, RUNNING

@@ -12,8 +12,9 @@ from tenure.errors import InvalidInput, RowPoisoned
 from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
+from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.json_text import check_datetime, check_text, encode
-from tenure.lifecycle.records import Event, EventType, Execution, Job, root_of
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.steps import STATE_NAME, StepRecord
 from tenure.stores.contract import (
     Artifact,
@@ -84,7 +85,7 @@ class PostgresReads:
             "kinds": list(wanted.kinds) or None,
             "reasons": list(wanted.reasons) or None,
             "correlation_id": wanted.correlation_id,
-            "root": root_of(wanted.correlation_id or ""),
+            "root": _root_of(wanted.correlation_id or ""),
             "dedupe_key": wanted.dedupe_key,
             "submitted_by": wanted.submitted_by,
             "tags": encode(wanted.tags) if wanted.tags else None,
@@ -113,7 +114,7 @@ class PostgresReads:
             "rev": rev,
             "limit": limit,
             "correlation_id": wanted.correlation_id,
-            "root": root_of(wanted.correlation_id or ""),
+            "root": _root_of(wanted.correlation_id or ""),
         }
         if wanted.job_id is not None:
             answers = await self._connections.fetch("events/select_by_job", {**values, "job_id": wanted.job_id})
@@ -292,3 +293,13 @@ def _within(number: int, beyond: int) -> int:
     if not 0 <= number < beyond:
         raise ValueError(f"{number} is out of range")
     return number
+
+
+def _root_of(correlation_id: str) -> UUID | None:
+    """The root job that a correlation id names, if it names a job. Stores keep no correlation id for a root without a
+    given one, so they find it by its id."""
+    try:
+        root = UUID(correlation_id)
+    except ValueError:
+        return None
+    return root if str(root) == correlation_id else None

@@ -15,7 +15,8 @@ import msgspec
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.dead_letter import DeadLetterRecord, ReasonCode, Stage
 from tenure.lifecycle.evolve import LeaseEnds
-from tenure.lifecycle.records import EndsAs, Event, EventType, Execution, ExecutionStatus, Job, Origin, Policy
+from tenure.lifecycle.executions import Execution, ExecutionStatus
+from tenure.lifecycle.records import EndsAs, Event, EventType, Job, Origin, Policy
 from tenure.lifecycle.statuses import RUNNING, Status
 from tenure.lifecycle.steps import StepKind, StepRecord, StoredStep
 from tenure.stores.contract import ArtifactRecord, SignalRecord, Tally, UnreadableRow, WorkerRecord

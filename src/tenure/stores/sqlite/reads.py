@@ -15,7 +15,8 @@ from tenure.lifecycle import fold
 from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
-from tenure.lifecycle.records import Event, EventType, Execution, Job
+from tenure.lifecycle.executions import Execution
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import UNSUCCESSFUL
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.lifecycle.content import ContentDigests
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.records import Job
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import (

@@ -8,6 +8,7 @@ import pytest
 
 from tenure.errors import AlreadyCommitted, IllegalTransition, LeaseLost
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.executions import ExecutionStatus
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
@@ -30,7 +31,6 @@ from tenure.lifecycle.operations import (
     Suspend,
     TimeOut,
 )
-from tenure.lifecycle.records import ExecutionStatus
 from tenure.lifecycle.statuses import RUNNING, STALLED, SUCCEEDED
 from tenure.stores.contract import Applied
 from tenure.testing.contract.clock import DatabaseClock

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.executions import ExecutionStatus
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import (
     Commit,
@@ -21,7 +22,7 @@ from tenure.lifecycle.operations import (
     Stall,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, Event, EventType, ExecutionStatus, Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Role, Timeouts
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
 from tenure.seams import SYSTEM
 from tenure.stores.contract import EventFilter, JobFilter

@@ -16,7 +16,8 @@ from tenure.lifecycle.enqueue import enqueued_job
 from tenure.lifecycle.evolve import evolve
 from tenure.lifecycle.fold import contents_of
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.operations import Complete, Fail, Operation, OperationType, Stall, Suspend
+from tenure.lifecycle.operation_types import OperationType
+from tenure.lifecycle.operations import Complete, Fail, Operation, Stall, Suspend
 from tenure.lifecycle.records import TIMEOUT, Event, EventType, Job, Role
 from tenure.lifecycle.statuses import LEASED, TERMINAL, Status, rank
 from tenure.lifecycle.transitions import TRANSITIONS, Transition, legal_events

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.statuses import Status
 
 

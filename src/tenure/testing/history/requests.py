@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.operations import OperationType
+from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.testing.history.job_log import in_order

@@ -20,9 +20,10 @@ from tenure.errors import RequestIdReused
 from tenure.lifecycle.claim_order import batch, claim_order
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.decide import Change, decide_chain, effective_at, expand, renewal_due
+from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.operations import Claim, DeadLetter, Signal, Start
-from tenure.lifecycle.records import Event, EventType, Execution, Job
+from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
