@@ -1,69 +1,76 @@
-"""Many jobs over engines that disconnect, fall silent and are killed: no job is lost, and each ends once."""
+"""Many jobs over engine processes that are disconnected, fall silent and are killed: no job is lost, each ends once."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import shutil
+import signal
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection
 
 import tenure
-from tenure.engines.client import Engine, EngineJob
 from tenure.lifecycle.statuses import TERMINAL
 from tenure.vocabularies import vocabulary
-from tests.support.engine_server import ServedGateway, served
+from tests.support.engine_server import served
 from tests.support.engine_socket import declare, log_of
+from tests.support.load_balancer import Connections, balanced
 
-JOBS, ENGINES = 1000, 3
+JOBS = 1000
 SECONDS_MAX = 240.0
+SILENCE_SECONDS = 1.0
 ENDS = {"JOB_COMPLETED", "JOB_FAILED"}
+SUPPORT = Path(__file__).parents[1] / "support"
+PYTHON = (sys.executable, "-m", "tests.support.unreliable_program")
+NODE = ("node", "--experimental-websocket", str(SUPPORT / "unreliable_program.mjs"))
+PROGRAMS = (PYTHON, PYTHON, NODE if shutil.which("node") else PYTHON)
+FAULTS = ("disconnected", "silent", "killed")
 
 
 class UnreliableEngine:
-    """An engine that is disconnected, silenced or killed at random, and then started again."""
+    """An engine process that is disconnected, stopped for a while or killed at random, and then started again."""
 
-    def __init__(self, at: ServedGateway, name: str, rng: random.Random) -> None:
-        self._at, self._name, self._rng, self.lives = at, name, rng, 0
+    def __init__(self, number: int, url: str, token: str, connections: Connections, faults: Counter[str]) -> None:
+        self._command = (*PROGRAMS[number], url)
+        self._env = {**os.environ, "TENURE_TOKEN": token, "ENGINE_ID": f"e{number}"}
+        self._rng, self._connections, self._faults, self._next = random.Random(number), connections, faults, number
 
     async def run(self) -> None:
         while True:
-            self.lives += 1
-            engine = Engine(self._at.socket_url, token=self._at.token, engine_id=self._name, capacity=20)
-            engine.handles("render")(self._render)
-            task = asyncio.create_task(engine.run())
+            process = await asyncio.create_subprocess_exec(*self._command, env=self._env, start_new_session=True)
             try:
-                await self._disturb(engine)
+                while process.returncode is None:
+                    await asyncio.sleep(0.3 + 1.5 * self._rng.random())
+                    await self._disturb(process)
             finally:
-                task.cancel()
-                for job in list(engine._tasks.values()):
-                    job.cancel()
-                await asyncio.wait({task})
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
-    async def _render(self, job: EngineJob) -> str:
-        # All jobs take some seconds, in which engines are killed.
-        await asyncio.sleep(self._rng.random() * 0.1)
-        if self._rng.random() < 0.05:
-            raise RuntimeError("the asset server hiccuped")
-        return str(job.payload["scene"])
-
-    async def _disturb(self, engine: Engine) -> None:
-        """Disconnect it a few times; then it is killed by its owner, which waits for the end of this."""
-        for _ in range(self._rng.randint(1, 4)):
-            await asyncio.sleep(0.2 + self._rng.random())
-            if engine._socket is None:
-                continue
-            assert isinstance(engine._socket, ClientConnection)
-            if self._rng.random() < 0.5:
-                await engine._socket.close()
-            else:
-                # Silent: it reads no more, and sends nothing, until the gateway ends the connection.
-                engine._socket.transport.pause_reading()
+    async def _disturb(self, process: asyncio.subprocess.Process) -> None:
+        # Each engine meets all faults in turn, and each begins with another one.
+        fault = FAULTS[self._next % len(FAULTS)]
+        self._next += 1
+        if fault == "disconnected" and not self._connections.cut_one(self._rng):
+            return
+        self._faults[fault] += 1
+        if fault == "silent":
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(2 * SILENCE_SECONDS)
+            process.send_signal(signal.SIGCONT)
+        elif fault == "killed":
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.deep
-@pytest.mark.requirement("EH-04", "EH-11", "EH-12")
+@pytest.mark.requirement("EH-04", "EH-07", "EH-11", "EH-12")
 @pytest.mark.timeout(300)
 async def test_no_job_is_lost_and_each_ends_once(app: tenure.App) -> None:
     options: dict[str, Any] = {
@@ -75,26 +82,30 @@ async def test_no_job_is_lost_and_each_ends_once(app: tenure.App) -> None:
     }
     render = declare(app, **options)
     handles = await app.enqueue_many(render.request(str(number)) for number in range(JOBS))
-    rng = random.Random(22)
-    async with served(app, heartbeat_seconds=0.2, silence_seconds=1.0) as at:
-        engines = [UnreliableEngine(at, f"e{number}", rng) for number in range(ENGINES)]
+    faults, connections, store = Counter[str](), Connections(), await app.store()
+    settings: dict[str, Any] = {"heartbeat_seconds": SILENCE_SECONDS / 5, "silence_seconds": SILENCE_SECONDS}
+    async with (
+        served(app, **settings) as first,
+        served(app, token=first.token, **settings) as second,
+        balanced([first.port, second.port], connections) as port,
+    ):
+        url = f"ws://127.0.0.1:{port}/engine"
+        engines = [UnreliableEngine(number, url, first.token, connections, faults) for number in range(len(PROGRAMS))]
         tasks = [asyncio.create_task(engine.run()) for engine in engines]
-        store = await app.store()
-        ids = [handle.id for handle in handles]
-        async with asyncio.timeout(SECONDS_MAX):
-            while True:
-                jobs = await store.read(ids)
-                if all(job.status in TERMINAL for job in jobs.values()):
-                    break
-                await asyncio.sleep(0.25)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    assert sum(engine.lives for engine in engines) > ENGINES
-    assert {job.status.value for job in jobs.values()} == {"succeeded"}
-    assert sum(job.losses + job.failures for job in jobs.values()) > 0
-    for handle in handles:
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                while True:
+                    jobs = await store.read([handle.id for handle in handles])
+                    if all(job.status in TERMINAL for job in jobs.values()) and set(faults) == set(FAULTS):
+                        break
+                    await asyncio.sleep(0.25)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+    assert sum(job.losses for job in jobs.values()) > 0
+    for number, handle in enumerate(handles):
         log = await log_of(app, handle)
         names = [one.name for one in vocabulary("engine").translate_log(jobs[handle.id].origin, log)]
         assert names[0] == "JOB_QUEUED"
-        assert len(ENDS.intersection(names)) == sum(name in ENDS for name in names) == 1
+        assert [name for name in names if name in ENDS] == ["JOB_COMPLETED" if number % 50 else "JOB_FAILED"]
