@@ -11,7 +11,7 @@ with locked as materialized (
     for no key update skip locked
 ),
 accepted as materialized (
-    select locked.*, greatest(tenure.clock(), locked.updated_at) as at
+    select locked.id, locked.rev, locked.attempt, greatest(tenure.clock(), locked.updated_at) as at
     from locked
     join tenure.jobs seen on seen.id = locked.id and seen.rev = locked.rev
     where locked.status = 'waiting'
@@ -53,6 +53,6 @@ moved as (
     from accepted
     where job.id = accepted.id
 )
-select accepted.*
+select locked.*, accepted.at
 from set_config('tenure.writer', 'store', true) writer
-left join accepted on true
+left join (accepted join locked on locked.id = accepted.id) on true
