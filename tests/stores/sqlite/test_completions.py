@@ -14,7 +14,8 @@ from tenure.lifecycle.decide import decide_chain, expand
 from tenure.lifecycle.operations import Complete, Heartbeat, Progress, Release
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import RUNNING, SUCCEEDED
-from tenure.stores.contract import Applied, Failure, Repeated, Request
+from tenure.lifecycle.steps import NewStep, StepKind, StepsDigest
+from tenure.stores.contract import Applied, Failure, Repeated, Request, SaveStep, StepSaved
 from tenure.stores.sqlite import apply
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
@@ -46,6 +47,43 @@ async def running(drive: Driver, count: int) -> list[Job]:
 
 def completion(drive: Driver, job: Job, result: str) -> Request:
     return drive.request(job, Complete(result), actor=runner(job), fresh=True)
+
+
+async def again(drive: Driver, count: int, *, with_step: bool) -> list[Job]:
+    """Jobs that are claimed for the second time. The first of them may have a step of the first attempt."""
+    jobs = await running(drive, count)
+    for job in jobs:
+        if with_step and job is jobs[0]:
+            step = NewStep(key="a", kind=StepKind.STEP, name="a", result="1")
+            [saved] = await drive.store.save_steps([SaveStep(job, step, runner(job))])
+            assert isinstance(saved, StepSaved)
+        await drive.apply(job, Release("stopping"), actor=runner(job))
+    claimed = await drive.claim(limit=count)
+    assert [job.attempt for job in claimed] == [2] * count
+    return claimed
+
+
+@pytest.mark.requirement("WC-08")
+async def test_later_attempts_without_steps_are_completed_in_one_statement(
+    drive: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = await again(drive, 3, with_step=False)
+    monkeypatch.delattr(apply, "_apply_wave")
+    outcomes = await drive.store.apply([completion(drive, job, "1") for job in jobs])
+    assert all(isinstance(outcome, Applied) for outcome in outcomes)
+    assert [(await drive.events_of(job.id))[-1].steps for job in jobs] == [None] * 3
+
+
+@pytest.mark.requirement("WC-08")
+async def test_steps_of_an_earlier_attempt_are_counted_when_a_later_one_completes(drive: Driver) -> None:
+    jobs = await again(drive, 3, with_step=True)
+    outcomes = await drive.store.apply([completion(drive, job, "1") for job in jobs])
+    assert all(isinstance(outcome, Applied) for outcome in outcomes)
+    counts = []
+    for job in jobs:
+        recorded = (await drive.events_of(job.id))[-1].steps
+        counts.append(0 if recorded is None else StepsDigest.parse(recorded).count)
+    assert sorted(counts) == [0, 0, 1]
 
 
 @pytest.mark.requirement("LC-03")

@@ -21,7 +21,7 @@ from tenure.stores.contract import Applied, Outcome, Request, redacted
 from tenure.stores.sqlite.apply import POISON, SharedWrite, apply, prepare
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.session import Session
-from tenure.stores.sqlite.values import Row, text
+from tenure.stores.sqlite.values import Row, json_list, text
 
 
 async def apply_batch(connections: SqliteConnections, requests: Sequence[Request]) -> list[Outcome]:
@@ -67,11 +67,16 @@ class Completions(msgspec.Struct, frozen=True):
 
     changes: dict[int, Change]
     batches: dict[tuple[int, int, Actor, str], CompletionBatch]
+    counted: list[str]
+    """The jobs whose steps are to be counted: earlier attempts may have saved some."""
 
     def write(self, session: Session) -> bool:
         """Whether all completions were written; else none was."""
         if not self.changes or any(change.before.updated_at > session.now for change in self.changes.values()):
             # After a clock step backwards each change has its own time.
+            return False
+        if self.counted and session.execute("steps/count", {"ids": json_list(self.counted)}).fetchone() is not None:
+            # The event of a job with steps has their digest.
             return False
         session.savepoint("completions")
         try:
@@ -85,7 +90,7 @@ class Completions(msgspec.Struct, frozen=True):
 def decide_completions(requests: Sequence[Request]) -> Completions:
     """The completions of jobs that are not committed yet. None if a job has two requests, since the second depends on
     the outcome of the first."""
-    completions = Completions({}, {})
+    completions = Completions({}, {}, [])
     if len({request.job_id for request in requests}) < len(requests):
         return completions
     for index, request in enumerate(requests):
@@ -99,6 +104,8 @@ def decide_completions(requests: Sequence[Request]) -> Completions:
         if batch is None:
             batch = completions.batches[key] = CompletionBatch(change, [], [])
         job_id = text(before.origin.id)
+        if change.counts_steps:
+            completions.counted.append(job_id)
         batch.events.append((job_id, step.digest))
         batch.rows.append((job_id, step.content))
     return completions
@@ -114,4 +121,4 @@ def _completion(request: Request) -> Change | None:
         change = decide_chain(request.job, operations, request.actor, request_id=request.request_id)
     except Refused:
         return None
-    return change if change.planned[0].commits and not change.counts_steps else None
+    return change if change.planned[0].commits else None
