@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         ValidationError,
     )
     from tenure.jobs.context import Context
-    from tenure.jobs.middleware import Middleware, RemoteAttempt, StepAttempt
+    from tenure.jobs.middleware import MessageAttempt, Middleware, RemoteAttempt, StepAttempt
     from tenure.jobs.profiles import STRICT
     from tenure.jobs.settings import ContentLimits
     from tenure.lifecycle.backoff import Backoff
@@ -82,6 +82,7 @@ __all__ = [
     "KeyUsed",
     "LeaseConflictError",
     "LeaseLost",
+    "MessageAttempt",
     "Middleware",
     "PermanentError",
     "PolicyCall",
@@ -136,6 +137,7 @@ _MODULE_OF = {
     "LeaseConflictError": "tenure.errors",
     "LeaseLost": "tenure.errors",
     "Middleware": "tenure.jobs.middleware",
+    "MessageAttempt": "tenure.jobs.middleware",
     "RemoteAttempt": "tenure.jobs.middleware",
     "StepAttempt": "tenure.jobs.middleware",
     "PermanentError": "tenure.errors",

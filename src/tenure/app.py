@@ -365,7 +365,7 @@ class App(Declarations):
         """Return what delivers messages to the endpoints of this app, beside a worker or on its own."""
         from tenure.outbox.role import outbox_role
 
-        return outbox_role(self.endpoints, self.seams, actor=self.client, options=options)
+        return outbox_role(self.endpoints, self.seams, actor=self.client, options=options, middleware=self.middleware)
 
     def job_loader(self) -> LoadJob:
         """The module-level function by which a child process loads a job of this app."""

@@ -17,9 +17,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 import tenure
 from tenure.errors import PermanentError, RequestIdReused, Snooze
 from tenure.observe.tracing import Tracing
+from tenure.outbox.processor import ProcessorOptions
+from tenure.outbox.retry import RetrySchedule
+from tenure.outbox.sinks import Delivery
 from tenure.testing.harness.harness import Harness
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
+from tests.support.waiting import eventually
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -348,3 +352,42 @@ async def test_without_a_provider_nothing_is_made_up_and_what_came_in_is_passed_
         assert (await root.options(trace=GIVEN).enqueue()).job.origin.trace == GIVEN
         jobs = (await harness.drain(raise_errors=True)).jobs
     assert sorted(job.origin.trace or "" for job in jobs) == ["", "", GIVEN, GIVEN]
+
+
+@pytest.mark.requirement("SM-16")
+async def test_each_attempt_to_deliver_a_message_has_a_span_in_the_trace_of_the_job_that_wrote_it(
+    database: Database, watched: Watched
+) -> None:
+    async with database.opened():
+        pass
+    app = tenure.App(database.url, middleware=[Tracing(watched.provider)])
+    received = list[int]()
+
+    @app.job()
+    async def pay(ctx: tenure.Context) -> None:
+        async with ctx.commit() as tx:
+            tx.outbox("order.paid", {}, aggregate="order/7")
+
+    @app.endpoint("crm", topics=["order.*"])
+    async def crm(message: Delivery) -> None:
+        received.append(trace.get_current_span().get_span_context().span_id)
+        if message.attempt == 1:
+            raise tenure.TransientError("busy", delay_seconds=0)
+
+    options = ProcessorOptions(retry=RetrySchedule(delays_seconds=(0.0,)), poll_seconds=0.01)
+    async with app, app.outbox_role(options)(await app.store(), "p"), working(app, outbox=False):
+        handle = await pay.options(correlation_id="order-7").enqueue()
+        await handle.result(60)
+        await eventually(lambda: len(received) == 2, seconds=60)
+    first, second = watched.named("deliver order.paid")
+    written = watched.one("run pay")
+    assert {one.context.trace_id for one in (first, second)} == {written.context.trace_id}
+    assert [one.context.span_id for one in (first, second)] == received
+    assert [one.status.status_code for one in (first, second)] == [StatusCode.ERROR, StatusCode.UNSET]
+    facts = second.attributes or {}
+    assert facts["messaging.message.conversation_id"] == "order-7"
+    assert (facts["tenure.endpoint"], facts["tenure.aggregate"], facts["tenure.delivery.attempt"]) == (
+        "crm",
+        "order/7",
+        2,
+    )

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import datetime
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -24,6 +25,23 @@ class StepAttempt(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     name: str
     attempt: int = 1
+
+
+class MessageAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt to deliver a message of the outbox that begins. `trace` is the W3C traceparent under which the message
+    was written, `job_id` the job that wrote it.
+
+    attempt.endpoint, attempt.topic, attempt.attempt    # ("crm", "mail.sent", 2)
+    """
+
+    endpoint: str
+    id: UUID
+    topic: str
+    attempt: int
+    correlation_id: str
+    aggregate: str | None = None
+    job_id: UUID | None = None
+    trace: str | None = None
 
 
 class RemoteAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +94,15 @@ class Middleware:
 
         def step(self, ctx, step):
             return timings.measured(ctx.job.kind, step.name)
+        """
+        return nullcontext()
+
+    def deliver(self, message: MessageAttempt) -> AbstractContextManager[Any]:
+        """Called before each attempt to deliver a message of the outbox. What it returns is entered around the attempt:
+        one that fails leaves through it with an error.
+
+        def deliver(self, message):
+            return timings.measured(message.endpoint, message.topic)
         """
         return nullcontext()
 
@@ -133,4 +160,18 @@ def around_step(layers: Sequence[Middleware], step: StepAttempt) -> Iterator[Non
     with ExitStack() as stack:
         for layer in inner:
             stack.enter_context(layer.step(context, step))
+        yield
+
+
+def delivering(layers: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """The layers that have a `deliver` of their own."""
+    return tuple(layer for layer in layers if type(layer).deliver is not Middleware.deliver)
+
+
+@contextmanager
+def around_delivery(layers: Sequence[Middleware], message: MessageAttempt) -> Iterator[None]:
+    """Enter `deliver` of every layer around an attempt."""
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.deliver(message))
         yield

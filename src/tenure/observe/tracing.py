@@ -17,7 +17,7 @@ import msgspec
 
 from tenure.errors import CancelRequested, Snooze
 from tenure.jobs.context import Context
-from tenure.jobs.middleware import Middleware, RemoteAttempt, StepAttempt
+from tenure.jobs.middleware import MessageAttempt, Middleware, RemoteAttempt, StepAttempt
 from tenure.lifecycle.records import Origin
 from tenure.observe.optional_packages import missing
 
@@ -84,6 +84,32 @@ class Tracing(Middleware):
                     "tenure.step.key": step.key,
                     "tenure.step.attempt": step.attempt,
                 },
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _errors_in(span),
+        ):
+            yield
+
+    @contextmanager
+    def deliver(self, message: MessageAttempt) -> Iterator[None]:
+        """The span of one attempt to deliver a message, a child of what wrote the message."""
+        facts = {
+            "messaging.system": "tenure",
+            "messaging.destination.name": message.topic,
+            "messaging.message.id": str(message.id),
+            "messaging.message.conversation_id": message.correlation_id,
+            "tenure.endpoint": message.endpoint,
+            "tenure.aggregate": message.aggregate,
+            "tenure.delivery.attempt": message.attempt,
+            "tenure.job.id": None if message.job_id is None else str(message.job_id),
+        }
+        with (
+            self._tracer().start_as_current_span(
+                f"deliver {message.topic}",
+                context=_extracted(message.trace),
+                kind=SpanKind.PRODUCER,
+                attributes={name: value for name, value in facts.items() if value is not None},
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tenure.errors import InvalidInput, StoreError, StoreUnavailable
+from tenure.jobs.middleware import Middleware, delivering
 from tenure.lifecycle.records import Actor, Role
 from tenure.outbox.endpoint_health import EndpointHealth
 from tenure.outbox.endpoint_slots import EndpointSlots
 from tenure.outbox.endpoint_workers import EndpointWorkers
+from tenure.outbox.observed_delivery import deliver_within
 from tenure.outbox.processor_options import ProcessorOptions
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered, error_reason
 from tenure.outbox.stream_delivery import StreamDelivery
@@ -52,10 +54,11 @@ class OutboxProcessor:
         name: str,
         options: ProcessorOptions | None = None,
         wakeups: Subscription | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._store, self._sink_for, self._seams, self.name = store, sink_for, seams, name
         self._options = options or ProcessorOptions()
-        self._wakeups = wakeups
+        self._wakeups, self._layers = wakeups, delivering(middleware)
         self._settler: GroupCommit[Settlement, bool] = GroupCommit(store.settle, seams, name="tenure-outbox-settle")
         self._sinks: dict[str, tuple[str, Sink | None]] = {}
         self._endpoints: Mapping[str, EndpointRecord] = {}
@@ -270,7 +273,10 @@ class OutboxProcessor:
         answer: Delivered | Undelivered
         try:
             with limit:
-                answer = await sink.deliver(delivery)
+                if self._layers:
+                    answer = await deliver_within(self._layers, sink, delivery, endpoint=endpoint)
+                else:
+                    answer = await sink.deliver(delivery)
         except TimeoutError:
             answer = Undelivered(reason=f"no answer within {self._options.delivery_seconds_max:g} s")
         except Exception as error:  # noqa: BLE001 - a sink of the user may raise anything

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from tenure.jobs.middleware import Middleware
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
@@ -61,6 +62,7 @@ def outbox_role(
     *,
     actor: Actor,
     options: ProcessorOptions | None = None,
+    middleware: Sequence[Middleware] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> Callable[[Store, str], AbstractAsyncContextManager[OutboxProcessor]]:
     """What registers the endpoints in the database, and delivers to them until it is left."""
@@ -84,7 +86,9 @@ def outbox_role(
                 one.name, kind=CALLABLE, source="code", subscriptions=one.subscriptions, actor=actor
             )
         async with store.wakeups([OUTBOX_WAKEUP]) as wakeups:
-            processor = OutboxProcessor(store.outbox, sink_for, seams, name=name, options=options, wakeups=wakeups)
+            processor = OutboxProcessor(
+                store.outbox, sink_for, seams, name=name, options=options, wakeups=wakeups, middleware=middleware
+            )
             task = seams.spawn.task(processor.run(), name="tenure-outbox")
             if endpoints:
                 log.info("outbox processor %s delivers to %s", name, ", ".join(sorted(endpoints)))
