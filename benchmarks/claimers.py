@@ -141,7 +141,7 @@ async def _claimer(store: Store, work: Drain, share: Share) -> Drained:
         if jobs:
             claims_ms.append((time.monotonic() - sent) * 1000)
             await _complete(store, jobs, Actor(Role.RUNNER, worker, asked.token))
-        # Others had the rest locked, or it was put aside: it is asked for again, until somebody has taken it.
+        # The rest was locked by other claimers, or quarantined: it is claimed again until none is left.
         share.give_back(wanted - len(jobs))
         done += len(jobs)
     return Drained(claims_ms, done, began, time.monotonic())

@@ -128,7 +128,7 @@ class PostgresFiller:
             with source as materialized (
                 select created_at from tenure.jobs where id = $1::text::uuid
             ),
-            moment as materialized (
+            clock as materialized (
                 select number, now() - interval '{AGE.total_seconds()} s'
                     + number * interval '{SPACING.total_seconds()} s' as at
                 from generate_series($2::bigint, $3::bigint) number
@@ -138,7 +138,7 @@ class PostgresFiller:
                     placing substr(stamp, 1, 8) || '-' || substr(stamp, 9, 4) from 1 for 13)
                     placing '7' from 15 for 1)::uuid as id, at
                 from (select at, lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') as stamp
-                      from moment) stamped
+                      from clock) stamped
                 order by at
             ),
             copies as (

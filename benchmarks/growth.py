@@ -1,9 +1,10 @@
 """How cost grows: claim latency and drain rate as finished jobs, queued jobs, claimers, payloads and queues grow.
 
-Run as `python -m benchmarks.growth --help`. By default it fills databases to a hundredth of the full counts and says
-so; `--scale 1` is the full run, which takes hours and tens of gigabytes. Each cell drains the same number of fresh
-jobs by claim, start and complete through the store, without user code; rounds follow each other on one database, and
-medians are shown. It writes a table (Markdown), all figures (JSON) and a plot (SVG) to the folder that --out names.
+Run as `python -m benchmarks.growth --help`. By default it fills databases to a hundredth of the full counts, and the
+report names the scale; `--scale 1` is the full run, which takes hours and tens of gigabytes. Each cell drains the same
+number of fresh jobs by claim, start and complete through the store, without user code; rounds follow each other on one
+database, and medians are shown. It writes a table (Markdown), all figures (JSON) and a plot (SVG) to the folder that
+--out names.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ async def _enqueue(url: str, queues: Sequence[str], plan: Plan, count: int) -> N
 
 
 async def _pages(url: str) -> int | None:
-    """How many pages of our tables were looked at so far; known for sure once nobody else is connected."""
+    """How many pages of our tables were read so far; exact once no other connection is open."""
     if url.startswith("sqlite"):
         return None
     connection = await asyncpg.connect(url)
@@ -212,8 +213,8 @@ async def _pages(url: str) -> int | None:
         await connection.close()
 
 
-def _note(says: str) -> None:
-    print(says, file=sys.stderr, flush=True)
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def facts(options: argparse.Namespace, server: PostgresServer | None) -> list[str]:
@@ -268,12 +269,12 @@ async def run(options: argparse.Namespace) -> int:
             server = stack.enter_context(PostgresServer(fsync=True, settings=settings))
         one = Run(options, Path(folder), server)
         await one.run()
-        said = facts(options, server)
+        machine = facts(options, server)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "growth.json").write_text(json.dumps(figures(one.cells, said), indent=2) + "\n", encoding="utf-8")
-    (options.out / "growth.md").write_text(markdown(one.cells, said), encoding="utf-8")
+    (options.out / "growth.json").write_text(json.dumps(figures(one.cells, machine), indent=2) + "\n", encoding="utf-8")
+    (options.out / "growth.md").write_text(markdown(one.cells, machine), encoding="utf-8")
     (options.out / "growth.svg").write_text(drawn([*charts(one.cells)]), encoding="utf-8")
-    print(markdown(one.cells, said))
+    print(markdown(one.cells, machine))
     return int(any(not growth.within for mine in by_series(one.cells).values() for growth in growths(mine)))
 
 

@@ -68,26 +68,28 @@ def verify_peak(url: str, store: str, events: int, *, seconds_max: float) -> Pea
             _within(began, seconds_max, "verify")
             time.sleep(LOOK_SECONDS)
         assert program.stdout is not None, "it is a pipe"
-        said = json.loads(program.stdout.read())
-    if not said["ok"] or said["events"] < events:
-        raise SystemExit(f"verify found {said['events']:,} of {events:,} events, and {len(said['problems'])} problems")
+        report = json.loads(program.stdout.read())
+    if not report["ok"] or report["events"] < events:
+        raise SystemExit(
+            f"verify found {report['events']:,} of {events:,} events, and {len(report['problems'])} problems"
+        )
     return Peak(store, "verify", events, most, time.monotonic() - began)
 
 
 def tail_peak(url: str, store: str, events: int, *, seconds_max: float) -> Peak:
-    """`tenure jobs tail` from the start of the log, until it has told so many events."""
-    began, most, told = time.monotonic(), 0, 0
+    """`tenure jobs tail` from the start of the log, until it has printed so many events."""
+    began, most, printed = time.monotonic(), 0, 0
     with _command("jobs", "tail", "--from", "start", "--json", url=url) as program:
         assert program.stdout is not None, "it is a pipe"
         for _ in program.stdout:
-            told += 1
-            if told % LINES_A_LOOK == 0 or told == events:
+            printed += 1
+            if printed % LINES_A_LOOK == 0 or printed == events:
                 most = max(most, peak_bytes(program.pid))
                 _within(began, seconds_max, "tail")
-            if told == events:
+            if printed == events:
                 break
-    if told < events:
-        raise SystemExit(f"the tail ended after {told:,} of {events:,} events")
+    if printed < events:
+        raise SystemExit(f"the tail ended after {printed:,} of {events:,} events")
     return Peak(store, "event tail", events, most, time.monotonic() - began)
 
 

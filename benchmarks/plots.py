@@ -87,15 +87,15 @@ def _bar(bar: Bar, top: float, unit: float, digits: int) -> str:
     middle = top + ROW_HEIGHT / 2
     width = bar.value * unit
     least, most = LABEL_WIDTH + bar.least * unit, LABEL_WIDTH + bar.most * unit
-    said = f"{bar.value:,.{digits}f}"
+    value_text = f"{bar.value:,.{digits}f}"
     spread = f"{bar.least:,.{digits}f} to {bar.most:,.{digits}f}"
     return (
-        f"<g><title>{escape(f'{NAMES[bar.kind]}, {bar.label}: {said} (rounds: {spread})')}</title>"
+        f"<g><title>{escape(f'{NAMES[bar.kind]}, {bar.label}: {value_text} (rounds: {spread})')}</title>"
         f'<text x="{LABEL_WIDTH - 10}" y="{middle + 4:.1f}" text-anchor="end">{escape(bar.label)}</text>'
         f'<rect x="{LABEL_WIDTH}" y="{middle - BAR_HEIGHT / 2:.1f}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="2" '
         f'fill="{COLOURS[bar.kind]}"/>'
         f'<line class="spread" x1="{least:.1f}" y1="{middle:.1f}" x2="{most:.1f}" y2="{middle:.1f}"/>'
-        f'<text x="{max(LABEL_WIDTH + width, most) + 8:.1f}" y="{middle + 4:.1f}">{said}</text></g>'
+        f'<text x="{max(LABEL_WIDTH + width, most) + 8:.1f}" y="{middle + 4:.1f}">{value_text}</text></g>'
     )
 
 

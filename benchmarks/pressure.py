@@ -5,9 +5,9 @@ their own, through the public API, on PostgreSQL with fsync. Each scenario has a
 measured before and after each: the workers always have something to do, and the queue stays short. It writes a table
 (Markdown), all figures (JSON) and a plot over time (SVG) to the folder that --out names.
 
-By default one worker process takes few jobs at a time, so that it is the worker who sets the rate: with more it is the
-cores, which whoever enqueues and reads shares, so that an overload or a reader has to cost completions and a burst of
-ten times the rate cannot be made at all. How busy the cores were is in the table.
+By default one worker process has few slots, so that the worker limits the rate. With more slots the cores limit it, and
+the processes that enqueue and read share them: then an overload or a reader always costs completions, and a burst of
+ten times the rate is impossible. The table has the load of the cores.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Measuring:
         return samples
 
     async def _verified(self) -> str:
-        """What `tenure verify` says."""
+        """The result of `tenure verify`."""
         if not self.options.verify_seconds:
             return "not run"
         program = await asyncio.create_subprocess_exec(
@@ -171,8 +171,8 @@ class Measuring:
         if program.returncode not in (0, 1):
             last = errors.decode(errors="replace").strip().splitlines()[-1:]
             return f"ended with {program.returncode}: {' '.join(last)}"
-        said = json.loads(output)
-        return f"clean: {said['jobs']:,} jobs" if said["ok"] else f"{len(said['problems'])} problems"
+        report = json.loads(output)
+        return f"clean: {report['jobs']:,} jobs" if report["ok"] else f"{len(report['problems'])} problems"
 
 
 async def _stopped(members: WorkerProcesses) -> tuple[float, str | None]:

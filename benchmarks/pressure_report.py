@@ -10,7 +10,7 @@ from typing import Any
 LEAST_SHARE = 0.95
 CLEAN = "clean"
 STEADY = 1.1
-"""Beside clean runs that differ by more than this factor, a share says little: the machine had other things to do."""
+"""Beside clean runs that differ by more than this factor, a share means little: the machine had other work."""
 SLICES = 20
 COLUMNS = (
     "in the way",
@@ -36,7 +36,7 @@ COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How it stood at one moment."""
+    """The counts at one time."""
 
     seconds: float
     succeeded: int
@@ -48,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One scenario from its first moment to its stop."""
+    """One scenario from its start to its stop."""
 
     scenario: str
     samples: list[Sample]
@@ -148,7 +148,7 @@ def markdown(outcomes: Sequence[Outcome], fact: str) -> str:
     for outcome in outcomes:
         if outcome.burst_per_second and outcome.offered_per_second:
             factor = outcome.burst_per_second / outcome.offered_per_second
-            said = f"{outcome.burst_per_second:,.0f} jobs/s, {factor:.1f} times the clean rate before"
-            lines += ["", f"Bursts came in at {said}; on the whole no more came in than at that rate."]
+            rate_text = f"{outcome.burst_per_second:,.0f} jobs/s, {factor:.1f} times the clean rate before"
+            lines += ["", f"Bursts came in at {rate_text}; on the whole no more came in than at that rate."]
     lines += ["", f"Unsteady: the clean runs beside it differ by more than a factor of {STEADY}."]
     return "\n".join(lines) + "\n"

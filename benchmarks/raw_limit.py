@@ -22,17 +22,17 @@ DIGEST = "dCNOmK_nSY-12vHzasLXig"
 """Of the result `null`."""
 
 CLAIM = """
-with moment as materialized (
+with clock as materialized (
     select clock_timestamp() as now
 ),
 due as materialized (
     select job.id
-    from tenure.jobs job, moment
+    from tenure.jobs job, clock
     where job.queue = $1
       and job.priority = 0
       and job.status in ('queued', 'retry', 'waiting', 'stalled')
       and job.due_at is not null
-      and job.due_at <= moment.now
+      and job.due_at <= clock.now
     order by job.due_at, job.id
     limit $2
     for no key update skip locked
@@ -44,14 +44,14 @@ moved as (
         rev = job.rev + 2,
         transition_count = 2,
         attempt = job.attempt + 1,
-        updated_at = moment.now,
+        updated_at = clock.now,
         owner = $3,
         token = $4,
-        lease_expires_at = moment.now + interval '60 seconds',
-        heartbeat_deadline_at = moment.now + interval '40 seconds',
-        timeout_at = moment.now + interval '1 day',
-        started_at = moment.now
-    from due, moment
+        lease_expires_at = clock.now + interval '60 seconds',
+        heartbeat_deadline_at = clock.now + interval '40 seconds',
+        timeout_at = clock.now + interval '1 day',
+        started_at = clock.now
+    from due, clock
     where job.id = due.id
     returning job.id, job.rev, job.attempt, job.previous_status, job.payload, job.updated_at, job.lease_expires_at
 ),
@@ -64,8 +64,8 @@ logged as (
 ),
 recorded as (
     insert into tenure.claims (request_id, body, at, job_ids)
-    select $5, '[]', min(moment.now), array_agg(due.id)
-    from due, moment
+    select $5, '[]', min(clock.now), array_agg(due.id)
+    from due, clock
     having count(*) > 0
 )
 select moved.id, moved.payload
@@ -73,7 +73,7 @@ from moved
 """
 
 COMPLETE = """
-with moment as materialized (
+with clock as materialized (
     select clock_timestamp() as now
 ),
 moved as (
@@ -82,16 +82,16 @@ moved as (
         previous_status = job.status,
         rev = job.rev + 1,
         transition_count = 1,
-        updated_at = moment.now,
-        finished_at = moment.now,
-        committed_at = moment.now,
+        updated_at = clock.now,
+        finished_at = clock.now,
+        committed_at = clock.now,
         result = 'null',
         owner = null,
         token = null,
         lease_expires_at = null,
         heartbeat_deadline_at = null,
         timeout_at = null
-    from moment
+    from clock
     where job.id = any ($1::uuid[])
       and job.token = $2
     returning job.id, job.rev, job.attempt, job.updated_at

@@ -55,8 +55,8 @@ def _speed(summaries: Mapping[Variant, Summary]) -> Iterator[str]:
     yield "|---|---|---:|---:|---:|"
     for variant, summary in summaries.items():
         if summary.problem is not None:
-            said = f"not reported: {summary.problem.splitlines()[0]}"
-            yield f"| {variant.label} | {NAMES[variant.store]} | | {said} | |"
+            problem_text = f"not reported: {summary.problem.splitlines()[0]}"
+            yield f"| {variant.label} | {NAMES[variant.store]} | | {problem_text} | |"
             continue
         median, spread = _said(variant.workload, summary)
         yield f"| {variant.label} | {NAMES[variant.store]} | {summary.jobs:,} | {median} | {spread} |"

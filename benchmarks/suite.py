@@ -127,9 +127,9 @@ async def run(options: argparse.Namespace, out: Path) -> int:
             server = stack.enter_context(PostgresServer(fsync=True, settings={"shared_buffers": "1GB"}))
         suite = Suite(effort, Path(folder), server)
         await suite.run(wanted_variants(options), rounds=options.rounds)
-        said = facts(options, server)
-    report = {"facts": said, "effort": effort, "results": figures_of(suite.found)}
-    table = markdown(suite.found, facts=said)
+        machine_facts = facts(options, server)
+    report = {"facts": machine_facts, "effort": effort, "results": figures_of(suite.found)}
+    table = markdown(suite.found, facts=machine_facts)
     (out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     (out / "results.md").write_text(table, encoding="utf-8")
     (out / "results.svg").write_text(plot(suite.found), encoding="utf-8")

@@ -103,8 +103,8 @@ class LogInvariants:
             self.by_job[job.id].check_wait(job)
 
 
-def _require(holds: bool, event: Event, says: str) -> None:
+def _require(holds: bool, event: Event, problem: str) -> None:
     if not holds:
         raise InvariantViolated(
-            f"job {event.job_id}, revision {event.rev} ({event.type} by {event.actor} at {event.at}): {says}"
+            f"job {event.job_id}, revision {event.rev} ({event.type} by {event.actor} at {event.at}): {problem}"
         )

@@ -56,7 +56,7 @@ class SimulatedSchedules:
             assert record is not None, "no schedule is removed in a run"
             reached = START if record.last_at is None else record.last_at
             when, zone = parse_cron(schedule.cron), time_zone(schedule.timezone)
-            due = [_stamp(moment) for moment in due_times(when, zone, after=START, until=max(until, reached))]
+            due = [_stamp(at) for at in due_times(when, zone, after=START, until=max(until, reached))]
             fired = Counter(
                 (job.origin.tags or {})[DUE_TAG]
                 for job in jobs
@@ -83,5 +83,5 @@ def _schedule(number: int, seconds: int, missed: Missed) -> Schedule:
     )
 
 
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+def _stamp(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")

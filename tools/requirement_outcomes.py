@@ -56,7 +56,7 @@ def summarise(recorded: Mapping[str, str], proofs: Iterable[Proof]) -> Summary:
         place = KIT_RUNS if proof.path.startswith(KIT) else proof.path
         found = by_function.get((place, proof.name.rpartition("::")[2]), [])
         if place == KIT_RUNS:
-            # The model has no SQL of a user's: that it skips a test, or was not run, says nothing about a store.
+            # The model has no SQL of a user's: that it skips a test, or was not run, proves nothing about a store.
             found = [one for one in found if one[0] != NO_STORE or one[1] in (PASSED, FAILED)]
         if found:
             summary[proof.test] = {

@@ -108,8 +108,8 @@ def _cell(
 
 def _print(cell: Cell, rounds: int) -> None:
     figures = ", ".join(f"{name} {value:,.1f}" for name, value in cell.figures.items() if value is not None)
-    said = figures or cell.reason
-    print(f"round {cell.round} of {rounds}, {cell.workload}, {cell.peer}: {said}", file=sys.stderr, flush=True)
+    shown = figures or cell.reason
+    print(f"round {cell.round} of {rounds}, {cell.workload}, {cell.peer}: {shown}", file=sys.stderr, flush=True)
 
 
 def _report(
@@ -130,8 +130,8 @@ def _report(
             parts.append(f"{base.title}, its median over each peer's:\n\n{ratios_table(summary, base.name, against)}")
     parts.append(f"Targets:\n\n{targets_table(summary, titles, rivals=rivals)}")
     parts.append("\n".join(_configured(peer, installed, cells, options) for peer in peers if peer.name in installed))
-    if told := reasons(cells, titles):
-        parts.append("Not measured:\n\n" + "\n".join(f"- {line}" for line in told))
+    if unmeasured := reasons(cells, titles):
+        parts.append("Not measured:\n\n" + "\n".join(f"- {line}" for line in unmeasured))
     return "\n\n".join(parts)
 
 

@@ -70,7 +70,7 @@ def _candidates(name: str) -> Iterator[Path]:
 
 
 def _arguments(peer: Peer) -> list[str]:
-    """What pip is told. Our own package is taken from this checkout, as it is."""
+    """The requirements for pip. Our own package is taken from this checkout, as it is."""
     own = ["--editable", f"{ROOT}[postgres]"]
     return [part for name in peer.requirements for part in (own if name.startswith("tenure") else [name])]
 

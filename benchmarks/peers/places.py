@@ -99,7 +99,7 @@ def redis_program(
     is_root: bool | None = None,
     install: Callable[[], None] | None = None,
 ) -> str:
-    """The server's program. Root gets it from Debian's packages where it is missing; others are told what to do."""
+    """The server's program. Root gets it from Debian's packages where it is missing; others get an error."""
     if found := which("redis-server"):
         return found
     if not (os.geteuid() == 0 if is_root is None else is_root) or which("apt-get") is None:

@@ -43,7 +43,7 @@ class Peer:
     title: str
     backend: Backend
     requirements: tuple[str, ...]
-    """What pip is told; the first one is the peer itself."""
+    """The requirements for pip; the first one is the peer itself."""
     one_max: int = 2_000
     drain_max: int = 20_000
     python_least: tuple[int, int] = (3, 11)

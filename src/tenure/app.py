@@ -271,8 +271,6 @@ class App(Declarations):
         cursor = None if after is None else job_id_of(after)
         return await (await self.store()).find(wanted, after=cursor, limit=limit)
 
-    # The same for code without an event loop.
-
     def get_sync(self, job_id: JobId) -> Handle[Any]:
         """Return the handle of a job, as `get` does."""
         return self.background.run(lambda: self.get(job_id))
@@ -330,6 +328,7 @@ class App(Declarations):
         cannot be reached at the start. Unless `outbox` is off, it also delivers messages to the endpoints that the app
         declares. On the command line: `tenure worker module:app`.
         """
+        from tenure.outbox.event_publisher import publisher_role
         from tenure.workers.worker import Worker, WorkerOptions
 
         options = WorkerOptions(
@@ -352,14 +351,8 @@ class App(Declarations):
             load_job=self.job_loader(),
             schedules=tuple(self.declared_schedules.values()),
             retention=self.retention,
-            roles=self._outbox_roles() if outbox else (),
+            roles=[publisher_role(self.seams), self.outbox_role()] if outbox else (),
         )
-
-    def _outbox_roles(self) -> list[WorkerRole]:
-        """What a worker runs beside its jobs: it publishes events and delivers messages."""
-        from tenure.outbox.event_publisher import publisher_role
-
-        return [publisher_role(self.seams), self.outbox_role()]
 
     def outbox_role(self, options: ProcessorOptions | None = None) -> WorkerRole:
         """Return what delivers messages to the endpoints of this app, beside a worker or on its own."""

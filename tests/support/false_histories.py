@@ -203,7 +203,7 @@ CORRUPTIONS = [
         "a heartbeat comes after its lease has ended", Code.LEASE_ENDED, log("working", later(-1, LEASE_SECONDS * 2))
     ),
     Corruption(
-        "a heartbeat comes in the moment at which its lease ends",
+        "a heartbeat is written at the time at which its lease ends",
         Code.LEASE_ENDED,
         log("working", lambda events: different(-1, at=events[1].until_at)(events)),
     ),
@@ -281,19 +281,19 @@ CORRUPTIONS = [
     Corruption("a halted job has no reason", Code.ROW_INVARIANT, log("stopped", different(-1, cause=None))),
     Corruption("a payload was exchanged", Code.ORIGIN_CHANGED, origin("working", payload='{"to":"mallory"}')),
     Corruption("a result was exchanged", Code.CONTENT_CHANGED, row("done", result='"forged"')),
-    Corruption("a job has ended and nothing tells how", Code.NO_END_EVENT, log("stopped", until(3), in_row=False)),
+    Corruption("a job has ended without an event", Code.NO_END_EVENT, log("stopped", until(3), in_row=False)),
     Corruption("a token can be read", Code.SECRET_SHOWN, row("working", token=STRANGER)),
     # The whole log, and relations between jobs.
     Corruption("the tail leaves an event out", Code.TAIL_MISSING, tail_of("working", lambda own: own[:-1])),
-    Corruption("the tail tells of an event twice", Code.TAIL_REPEATED, tail(lambda told: [*told, told[0]])),
+    Corruption("the tail has an event twice", Code.TAIL_REPEATED, tail(lambda told: [*told, told[0]])),
     Corruption("the tail is out of order", Code.TAIL_ORDER, tail_of("working", swapped)),
     Corruption(
-        "the tail tells it differently",
+        "the tail has it changed",
         Code.TAIL_DIFFERS,
         tail(lambda told: [CHANGED(told[0], actor="client:mallory"), *told[1:]]),
     ),
     Corruption(
-        "the tail tells of what the log does not have",
+        "the tail has an event that the log does not have",
         Code.TAIL_DIFFERS,
         tail(lambda told: [*told, CHANGED(told[0], rev=99)]),
     ),

@@ -1,7 +1,7 @@
 """Edits of a recorded run: of a row, a log, the tail, or of what clients saw.
 
-An edit of a log also changes the row and the tail unless it is told not to, because a store with such a bug would have
-written all of them. A contradiction in one place alone would be too easy to find.
+An edit of a log also changes the row and the tail unless an option excludes them, because a store with such a bug
+would have written all of them. A contradiction in one place alone would be too easy to find.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def _replayed(job: Job, events: Sequence[Event]) -> Job:
     return replayed
 
 
-def _with_events(told: Sequence[Event], job_id: UUID, events: Sequence[Event]) -> Iterator[Event]:
+def _with_events(tail: Sequence[Event], job_id: UUID, events: Sequence[Event]) -> Iterator[Event]:
     """The tail with these events of the job: each at its old position, a new one right after its predecessor."""
-    places = {event.rev: float(place) for place, event in enumerate(told) if event.job_id == job_id}
-    order = [(float(place), 0, event) for place, event in enumerate(told) if event.job_id != job_id]
+    places = {event.rev: float(place) for place, event in enumerate(tail) if event.job_id == job_id}
+    order = [(float(place), 0, event) for place, event in enumerate(tail) if event.job_id != job_id]
     last = 0.0
     for number, event in enumerate(events):
         last = places.get(event.rev, last)
@@ -261,7 +261,7 @@ def _calls(recorded_run: RecordedRun, op: str, name: str) -> list[Invoked]:
         for record in recorded_run.history.records
         if isinstance(record, Invoked) and record.op == op and (record.job_id == job_id or key_of(record) in won)
     ]
-    assert found, f"nobody was seen to ask for {op} of the job {name!r}"
+    assert found, f"the history has no request for {op} of the job {name!r}"
     return found
 
 

@@ -124,10 +124,10 @@ async def _apply_next_steps(drive: Driver, jobs: Sequence[Job]) -> int:
     started = await _applied(drive, [drive.request(job, Start(), fresh=True) for job in jobs])
     called = [job for job in started if path_of(job) == "cancel"]
     signals = [drive.request(job.id, Signal("go", "[1]"), RequestCancel(), actor=CLIENT) for job in called]
-    told = {job.id: job for job in await _applied(drive, signals)}
+    signalled = {job.id: job for job in await _applied(drive, signals)}
     steps = [(job, next_step(job)) for job in started]
-    requests = [drive.request(told.get(job.id, job), *step, actor=runner(job)) for job, step in steps if step]
-    return len(started) + len(told) + len(await _applied(drive, requests))
+    requests = [drive.request(signalled.get(job.id, job), *step, actor=runner(job)) for job, step in steps if step]
+    return len(started) + len(signalled) + len(await _applied(drive, requests))
 
 
 def next_step(job: Job) -> tuple[Operation, ...]:

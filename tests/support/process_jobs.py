@@ -309,7 +309,7 @@ def spawning() -> int:
 @app.job(max_attempts=2, on_exhausted="fail", lease_seconds=2, backoff=SOON)
 async def killer(sign: str) -> None:
     """Kills the process that it runs in, once a file of this name exists."""
-    while not Path(sign).exists():  # noqa: ASYNC110  somebody else makes it
+    while not Path(sign).exists():  # noqa: ASYNC110  the test creates it
         await asyncio.sleep(0.01)
     os._exit(9)
 

@@ -100,7 +100,7 @@ class Driver(ABC):
 
     @abstractmethod
     def work(self, url: str, *, processes: int) -> None:
-        """Be a worker until the process is told to end. Each body calls `TALLY.ran` with its number."""
+        """Run as a worker until the process receives a signal to end. Each body calls `TALLY.ran` with its number."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if not self.uvloop or self.defaults:

@@ -1,7 +1,7 @@
 """What the body of every job does: note that it ran, and how long after its enqueue began.
 
-Each process writes to a file of its own in a common folder, mapped into memory, so that whoever watches can count
-without asking the workers and without touching the database. Nothing here knows any peer.
+Each process writes to a file of its own in a common folder, mapped into memory, so that the driver counts
+without a request to the workers or the database. Nothing here knows any peer.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def counted(folder: Path) -> Counted:
     ran, firsts, samples = 0, [], []
     for path in folder.iterdir():
         words = memoryview(path.read_bytes())
-        if len(words) < FILE_BYTES:  # It is being written at this moment.
+        if len(words) < FILE_BYTES:  # A process is writing it.
             continue
         numbers = words.cast("Q")
         ran += numbers[RAN]

@@ -16,7 +16,7 @@ STOP_SECONDS = 10.0
 
 
 class WorkerProcesses:
-    """Worker processes while the block lasts. One that ends before is an error, told by the last line it wrote."""
+    """Worker processes while the block lasts. One that ends before is an error with its last line."""
 
     def __init__(self, commands: Sequence[Sequence[str]], folder: Path, *, job_ms: int = 0) -> None:
         self._commands, self._job_ms = commands, job_ms

@@ -14,8 +14,9 @@ from tenure.errors import InvalidInput, KeyUsed
 from tenure.jobs.context import current_context
 from tenure.jobs.middleware import around_enqueue
 from tenure.lifecycle.budgets import Budget
+from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.json_text import check_datetime, check_seconds, check_text
-from tenure.lifecycle.records import Job, Origin, Policy, milliseconds
+from tenure.lifecycle.records import Job, Origin, Policy
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.stores.user_connections import UserTransaction, run_sync
 

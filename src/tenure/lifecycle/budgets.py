@@ -2,7 +2,7 @@
 
 Amounts are integers in millionths of a unit, so that sums are exact and both stores decide the same. A reservation
 counts in full until the step that made it has settled it. One whose attempt has ended without that is lost: the call
-may have been paid, so it stays charged unless the budget says `release`.
+may have been paid, so it stays charged unless the budget has `release`.
 """
 
 from __future__ import annotations

@@ -35,6 +35,10 @@ CAUSES: Mapping[EventType, str] = {
     EventType.DEAD_LETTERED: "exhausted_retries",
 }
 
+TIMEOUT = "timeout"
+"""The cause of an event that a passed timeout led to."""
+UNPINNED = "unpinned"
+"""The cause of a wake that lets workers with any version of the code claim the job."""
 REDRIVE = "redrive"
 """The cause of an enqueue that runs an ended job again; the origin names that job."""
 SCHEDULE = "schedule"

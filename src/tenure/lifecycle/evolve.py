@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from tenure.lifecycle.causes import TIMEOUT, UNPINNED
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import TIMEOUT, UNPINNED, Event, EventType, Job, Policy
+from tenure.lifecycle.records import Event, EventType, Job, Policy
 from tenure.lifecycle.statuses import LEASED, READY, RETRY, RUNNING, STALLED, WAITING, Status
 
 NO_LEASE: Mapping[str, None] = {

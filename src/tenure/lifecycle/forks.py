@@ -129,7 +129,7 @@ def _cut(job: Job, steps: Sequence[StepRecord], from_step: str | None, replaced:
 
 
 def _is_of_run_itself(step: StepRecord) -> bool:
-    """Whether the record says how the run began or ended."""
+    """Whether the record is of how the run began or ended."""
     return step.kind is StepKind.UNDO or step.key.startswith(("continue:", "fork:", "undo:", "spend:"))
 
 

@@ -9,11 +9,13 @@ import msgspec
 
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import retry_delay_ms
+from tenure.lifecycle.causes import TIMEOUT, UNPINNED
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.event_fields import NO_FIELDS, EventFields, claim_detail, detail_of, error_class, with_error
 from tenure.lifecycle.json_text import check_choice, check_integer, check_seconds, check_text, digest
 from tenure.lifecycle.operation_types import OperationType
-from tenure.lifecycle.records import TIMEOUT, UNPINNED, EndsAs, Job, WaitingFor, milliseconds
+from tenure.lifecycle.records import EndsAs, Job, WaitingFor
 from tenure.lifecycle.size_limits import CHILDREN_MAX, PROGRESS_LENGTH_MAX, REV_MAX, TRACE_LENGTH_MAX
 
 
@@ -101,14 +103,12 @@ class Progress(Operation, frozen=True):
 
 
 class Commit(Operation, frozen=True):
-    """Commit the effect, at most once per job. Carries the result, so that recovery can complete the job.
-
-    `written` is the detail of the event: the digests of artifacts and messages that the transaction writes with it.
-    """
+    """Commit the effect, at most once per job. Carries the result, so that recovery can complete the job."""
 
     type: ClassVar[OperationType] = OperationType.COMMIT
     result: str
     written: str | None = None
+    """The detail of the event: the digests of artifacts and messages that the transaction writes with it."""
 
     def event_fields(self) -> EventFields:
         return EventFields(detail=self.written, digest=digest(self.result))
@@ -118,10 +118,7 @@ class Commit(Operation, frozen=True):
 
 
 class Complete(Operation, frozen=True):
-    """Complete the job. Without an earlier commit this is also the commit.
-
-    `written` is the detail of the event: the digests of artifacts and messages that the transaction writes with it.
-    """
+    """Complete the job. Without an earlier commit this is also the commit, with the same fields."""
 
     type: ClassVar[OperationType] = OperationType.COMPLETE
     result: str
@@ -134,11 +131,19 @@ class Complete(Operation, frozen=True):
         return self.result
 
 
-class Retry(Operation, frozen=True):
+class _WithError(Operation, frozen=True):
+    """An operation whose content is an error, as JSON text."""
+
+    error: str
+
+    def content(self) -> str | None:
+        return self.error
+
+
+class Retry(_WithError, frozen=True):
     """Retry after a transient error: after the seeded backoff, or after `delay_seconds` if the error sets one."""
 
     type: ClassVar[OperationType] = OperationType.RETRY
-    error: str
     delay_seconds: float | None = None
     timed_out: bool = False
 
@@ -152,29 +157,22 @@ class Retry(Operation, frozen=True):
         detail = with_error(self.error, delay_seconds=self.delay_seconds)
         return EventFields(cause=cause, detail=detail, digest=digest(self.error))
 
-    def content(self) -> str | None:
-        return self.error
-
     def until_after_ms(self, job: Job) -> int | None:
         if self.delay_seconds is not None:
             return milliseconds(self.delay_seconds)
         return retry_delay_ms(job.policy.backoff, job_id=job.id, attempt=job.attempt, failures=job.counted_failures + 1)
 
 
-class Fail(Operation, frozen=True):
+class Fail(_WithError, frozen=True):
     """Fail the job: a permanent error, or the last failure that its policy allows."""
 
     type: ClassVar[OperationType] = OperationType.FAIL
-    error: str
     permanent: bool = True
     timed_out: bool = False
 
     def event_fields(self) -> EventFields:
         cause = TIMEOUT if self.timed_out else "permanent_error" if self.permanent else "exhausted_retries"
         return EventFields(cause=cause, detail=with_error(self.error), digest=digest(self.error))
-
-    def content(self) -> str | None:
-        return self.error
 
 
 class Halt(Operation, frozen=True):
@@ -375,7 +373,7 @@ class Cancel(Operation, frozen=True):
 class Stall(Operation, frozen=True):
     """Revoke the lease of a lost owner: the lease expired, or two heartbeats were missed.
 
-    With cause `timeout`: the timeout of the status has passed. What follows is what `on_timeout` says.
+    With cause `timeout`: the timeout of the status has passed. `on_timeout` decides what follows.
     """
 
     type: ClassVar[OperationType] = OperationType.STALL
@@ -411,11 +409,10 @@ GiveUpCause = Literal["lost", "timeout", "exhausted_retries"]
 """Why a stalled job is given up: it lost its worker, it timed out, or it timed out at its last attempt."""
 
 
-class GiveUp(Operation, frozen=True):
+class GiveUp(_WithError, frozen=True):
     """Fail a stalled job that its policy does not run again."""
 
     type: ClassVar[OperationType] = OperationType.GIVE_UP
-    error: str
     cause: GiveUpCause = "lost"
 
     def __post_init__(self) -> None:
@@ -424,21 +421,14 @@ class GiveUp(Operation, frozen=True):
     def event_fields(self) -> EventFields:
         return EventFields(cause=self.cause, detail=with_error(self.error), digest=digest(self.error))
 
-    def content(self) -> str | None:
-        return self.error
 
-
-class TimeOut(Operation, frozen=True):
+class TimeOut(_WithError, frozen=True):
     """Fail a job that stayed in its status longer than its policy allows."""
 
     type: ClassVar[OperationType] = OperationType.TIME_OUT
-    error: str
 
     def event_fields(self) -> EventFields:
         return EventFields(cause="timeout", detail=with_error(self.error), digest=digest(self.error))
-
-    def content(self) -> str | None:
-        return self.error
 
 
 class DeadLetter(Operation, frozen=True):

@@ -17,6 +17,7 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.budgets import Budget
+from tenure.lifecycle.durations import milliseconds, optional_milliseconds
 from tenure.lifecycle.executions import execution_id
 from tenure.lifecycle.json_text import check_choice, check_integer, check_seconds, digest
 from tenure.lifecycle.size_limits import SIGNALS_MAX
@@ -32,11 +33,6 @@ WaitingFor = Literal["time", "signal", "children", "code"]
 EndsAs = Literal["failed", "cancelled", "dead_lettered"]
 """The status in which a job ends once its undo steps are done."""
 OnTimeout = Literal["retry", "fail", "dead_letter"]
-
-TIMEOUT = "timeout"
-"""The cause of an event that a passed timeout led to."""
-UNPINNED = "unpinned"
-"""The cause of a wake that lets workers with any version of the code claim the job."""
 
 
 class Role(TextEnum):
@@ -133,15 +129,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def queued_ms(self) -> int | None:
-        return _optional_ms(self.timeouts.queued_seconds)
+        return optional_milliseconds(self.timeouts.queued_seconds)
 
     @cached_property
     def claimed_ms(self) -> int | None:
-        return _optional_ms(self.timeouts.claimed_seconds)
+        return optional_milliseconds(self.timeouts.claimed_seconds)
 
     @cached_property
     def running_ms(self) -> int | None:
-        return _optional_ms(self.timeouts.running_seconds)
+        return optional_milliseconds(self.timeouts.running_seconds)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -452,13 +448,3 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def owner(self) -> str:
         """The actor's name without its role: for `claimed`, the owner of the lease."""
         return self.actor.partition(":")[2]
-
-
-@lru_cache(maxsize=1024)
-def milliseconds(seconds: float) -> int:
-    """A duration in whole milliseconds, at least 1 if it is not 0."""
-    return max(1, round(seconds * 1000)) if seconds > 0 else 0
-
-
-def _optional_ms(seconds: float | None) -> int | None:
-    return None if seconds is None else milliseconds(seconds)

@@ -21,7 +21,7 @@ class ProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
     messages_max: int = 100
     poll_seconds: float = 1.0
     block_seconds: float = 7 * 86_400.0
-    """How long a message may hold up its aggregate, unless the subscription says otherwise."""
+    """How long a message may hold up its aggregate, unless the subscription sets another time."""
     disable_after_seconds: float = 5 * 86_400.0
     """An endpoint that has failed for this long is disabled. Each fifth of it is a warning in the operator log."""
     retry: RetrySchedule = RetrySchedule()

@@ -45,7 +45,7 @@ class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topic_matches(topic: str, pattern: str) -> bool:
-    """Whether a topic is the one that a subscription names, or begins as it says.
+    """Whether a topic is the pattern of a subscription, or has its prefix.
 
     >>> topic_matches("mail.sent", "mail.*"), topic_matches("mail", "mail.*")
     (True, False)

@@ -173,7 +173,7 @@ class Choice:
         return min((one.retry_at for one in self._admissions.values() if one.retry_at is not None), default=None)
 
     def notes(self, taken: Iterable[UUID], at: datetime) -> list[Note]:
-        """What the claim must write down about each queue, if these of the chosen were taken at that moment."""
+        """What the claim must record of each queue, if these of the chosen jobs were taken at that time."""
         ids = set(taken)
         notes = [self._note(queue, admission, ids, at) for queue, admission in self._admissions.items()]
         return [note for note in notes if note is not None]

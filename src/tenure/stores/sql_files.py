@@ -74,7 +74,7 @@ def numbered(package: str, name: str) -> Statement:
 
 @cache
 def migrations(package: str) -> tuple[MigrationRecord, ...]:
-    """The migrations that this code brings, in order. Each says which code it still admits."""
+    """The migrations that this code brings, in order. Each names the oldest code that it admits."""
     found = []
     for entry in _folder(package, "migrations").iterdir():
         if match := _MIGRATION.fullmatch(entry.name):

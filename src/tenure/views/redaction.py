@@ -16,7 +16,7 @@ SECRET_NAMES = frozenset((
     "password", "passwd", "passphrase", "secret", "token", "authorization", "cookie", "credential", "credentials",
     "api_key", "apikey", "access_key", "private_key", "signing_key", "pin", "cvv", "iban", "card_number",
 ))  # fmt: skip
-"""Names of fields that are secret whatever the program says."""
+"""Names of fields that are secret whatever the program declares."""
 
 
 def is_secret(name: str, names: Collection[str] = ()) -> bool:

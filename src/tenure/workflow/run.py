@@ -116,7 +116,7 @@ class Run:
         or its time is over; the function must be importable, and its arguments pass through JSON.
         `key` is the identity of the one step that is called with it, instead of its place in the function.
         `compensate` undoes the step if the run fails, becomes a dead letter or is cancelled by request. It is called
-        with the step's result, after what undoes later steps, and retried as the run's policy says.
+        with the step's result, after what undoes later steps, and retried by the run's policy.
         `on_parent_end` is for children: whether a live one is cancelled when this run ends, goes on, or is waited for.
         `spend_max` is what an attempt of the step may spend at most, such as `{"cost": 0.5}`: it is reserved from the
         budget before the attempt begins, so that parallel steps do not pass a limit together.

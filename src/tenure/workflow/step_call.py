@@ -17,8 +17,8 @@ from tenure.errors import InvalidInput, PermanentError, TransientError, Validati
 from tenure.jobs.middleware import StepAttempt, around_step
 from tenure.jobs.step_codec import Errors, error_facts, recorded_error
 from tenure.lifecycle.backoff import Backoff, retry_delay_ms
+from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.json_text import check_integer, check_seconds, encode, load
-from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.workers.execution.outcomes import UNAVAILABLE_SECONDS, Snoozed, describe_error, release_cause
 from tenure.workers.execution.process.importable_home import importable_home

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenure.jobs.step_codec import decode
+from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.json_text import encode, load
-from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.workflow.branch import Branch, Place
 from tenure.workflow.engine import WorkflowEngine

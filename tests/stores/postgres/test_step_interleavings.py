@@ -12,7 +12,8 @@ from tenure.lifecycle.operations import Complete, Heartbeat
 from tenure.lifecycle.steps import StepsDigest
 from tenure.lifecycle.verify import content_problems
 from tenure.stores.contract import Applied, Busy, StepExists, StepSaved
-from tenure.testing.contract.steps import BURIED, recorded, save, save_request
+from tenure.testing.contract.step_digests import BURIED
+from tenure.testing.contract.steps import recorded, save, save_request
 from tenure.testing.driver import RECOVERY, Driver, runner
 from tests.stores.postgres.test_contention import waiting
 from tests.stores.postgres.test_interleavings import beside

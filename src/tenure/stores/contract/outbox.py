@@ -20,7 +20,7 @@ OUTBOX_WAKEUP = "tenure-outbox:"
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages an endpoint receives: those of a topic (`mail.sent`), or of all topics that begin alike (`mail.*`,
+    """Which messages an endpoint receives: those of a topic (`mail.sent`), or of all topics with a prefix (`mail.*`,
     `*`), whose body has the fields in `filters` (a JSON object: dotted path → value, or list of values).
 
     `block_seconds` is how long a message may hold up the ones after it in its aggregate before it is a dead letter.

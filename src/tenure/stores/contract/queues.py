@@ -23,7 +23,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStore(Protocol):
-    """Queues need no declaration; one is written down here once somebody pauses it or gives it rules.
+    """Queues need no declaration; a queue has a row once it is paused or has limits.
 
     What is changed here holds from the next claim on: a claim that is under way may still take by what was before.
     """

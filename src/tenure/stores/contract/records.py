@@ -65,7 +65,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters to list. Those that somebody has dealt with are left out, unless `handled` is asked for."""
+    """Which dead letters to list. Handled ones are left out, unless `handled` is set."""
 
     reason_codes: tuple[ReasonCode, ...] = ()
     stages: tuple[Stage, ...] = ()
@@ -233,7 +233,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     tallies: list[Tally]
     workers: list[WorkerRecord]
     dead_letters: int
-    """Those that nobody has dealt with."""
+    """Those that are not handled."""
     pinned: list[PinnedJobs] = []
 
 

@@ -144,7 +144,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One or several operations on one job, all or none.
 
     `job` is the record that the caller decided upon, or just an id: then the store reads, decides and applies, again
-    if it lost a race, unless `expected_rev` says otherwise. `fresh` promises that this request id has not been sent
+    if it lost a race, unless `expected_rev` is set. `fresh` promises that this request id has not been sent
     before with this revision's successors, so that the log is asked only when the row turns out to have moved on.
     `steps` is the digest of the job's steps, which the owner of a lease brings; for others the store counts.
     """

@@ -45,7 +45,7 @@ class ScheduleStore(FiringStore, Protocol):
     ) -> ScheduleRecord | None:
         """Write the schedule where it has the expected revision, 0 for one that must be new; None where it has not.
 
-        A schedule that was paused before keeps the moment of it. `next_at` must be after its last due time.
+        A schedule that was paused before keeps the time of that. `next_at` must be after its last due time.
         """
         ...
 

@@ -16,9 +16,10 @@ import asyncpg
 import msgspec
 
 from tenure.errors import RequestIdReused, RowPoisoned, StoreUnavailable
+from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.event_fields import claim_detail
 from tenure.lifecycle.queue_limits import Candidate, QueueLimits
-from tenure.lifecycle.records import CONTRACT_VERSION, Job, milliseconds
+from tenure.lifecycle.records import CONTRACT_VERSION, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
 from tenure.seams import Clock
 from tenure.stores.base import ClaimResult

@@ -202,7 +202,8 @@ class Connections:
             except CONFLICTS as conflict:
                 problem = conflict
         raise StoreUnavailable(
-            f"{self.address.shown} is too busy with others just now: {problem}", where=self.address.shown
+            f"{self.address.shown} refused a transaction repeatedly for conflicts with others, retry later: {problem}",
+            where=self.address.shown,
         ) from problem
 
     async def _fetch_once(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:

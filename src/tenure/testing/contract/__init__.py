@@ -45,6 +45,7 @@ from tenure.testing.contract.commit import CommitContract
 from tenure.testing.contract.commit_blocks import TransactionContract
 from tenure.testing.contract.compensation import CompensationContract
 from tenure.testing.contract.dead_letters import DeadLetterContract
+from tenure.testing.contract.deduplication import DeduplicationContract
 from tenure.testing.contract.endings import EndingContract
 from tenure.testing.contract.enqueue import EnqueueContract
 from tenure.testing.contract.events import EventContract
@@ -60,6 +61,8 @@ from tenure.testing.contract.retention import RetentionContract
 from tenure.testing.contract.schedulers import SchedulerContract
 from tenure.testing.contract.schedules import ScheduleContract
 from tenure.testing.contract.signals import SignalContract
+from tenure.testing.contract.step_digests import StepDigestContract
+from tenure.testing.contract.step_transactions import StepTransactionContract
 from tenure.testing.contract.steps import StepContract
 from tenure.testing.contract.timeouts import TimeoutContract
 from tenure.testing.contract.user_sql import StatementContract
@@ -74,6 +77,7 @@ __all__ = ["DatabaseClock", "StoreContract"]
 
 class StoreContract(
     EnqueueContract,
+    DeduplicationContract,
     ClaimContract,
     LeaseContract,
     CommitContract,
@@ -95,6 +99,8 @@ class StoreContract(
     LogCursorContract,
     OutboxContract,
     StepContract,
+    StepDigestContract,
+    StepTransactionContract,
     SignalContract,
     BudgetContract,
     StatementContract,

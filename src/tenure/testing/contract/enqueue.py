@@ -11,8 +11,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tenure.errors import DedupeKeyConflict, RequestIdReused
-from tenure.lifecycle.operations import Cancel, Complete
+from tenure.errors import RequestIdReused
+from tenure.lifecycle.operations import Cancel
 from tenure.lifecycle.records import Actor, EventType, Role, Timeouts
 from tenure.lifecycle.statuses import QUEUED
 from tenure.seams import SYSTEM
@@ -157,92 +157,6 @@ class EnqueueContract:
         assert await drive.store.enqueue([]) == []
         assert await all_jobs(drive.store) == []
 
-    @pytest.mark.requirement("LC-11")
-    async def test_a_live_dedupe_key_returns_the_job_that_has_it(self, drive: Driver) -> None:
-        first = await drive.add(dedupe_key="ada")
-        [again] = await drive.store.enqueue([drive.enqueue(dedupe_key="ada", payload='{"other":1}')])
-        assert (again.job.id, again.created) == (first.id, False)
-        assert len(await drive.events_of(first.id)) == 1
-
-    @pytest.mark.requirement("LC-11")
-    @pytest.mark.parametrize("others", [0, 2])
-    async def test_a_dedupe_key_of_another_kinds_live_job_is_a_conflict_that_names_it(
-        self, drive: Driver, others: int
-    ) -> None:
-        first = await drive.running(dedupe_key="ada")
-        requests = [drive.enqueue() for _ in range(others)]
-        requests.append(drive.enqueue("report", dedupe_key="ada", request_id="order-1"))
-        with pytest.raises(DedupeKeyConflict, match=f"live job {first.id} of kind 'mail'") as conflict:
-            await drive.store.enqueue(requests)
-        named = conflict.value
-        assert (named.dedupe_key, named.job_id, named.kind) == ("ada", first.id, "mail")
-        assert [job.id for job in await all_jobs(drive.store)] == [first.id], "nothing of the batch is written"
-        await drive.apply(first, Complete("1"))
-        again = await drive.store.enqueue(requests)
-        assert (again[-1].job.kind, again[-1].created) == ("report", True), "the conflict is not remembered"
-
-    @pytest.mark.requirement("LC-11")
-    async def test_two_kinds_under_one_dedupe_key_in_one_batch_are_a_conflict(self, drive: Driver) -> None:
-        first = drive.enqueue(dedupe_key="ada")
-        with pytest.raises(DedupeKeyConflict) as conflict:
-            await drive.store.enqueue([first, drive.enqueue("report", dedupe_key="ada")])
-        assert (conflict.value.job_id, conflict.value.kind) == (first.origin.id, "mail")
-        assert await all_jobs(drive.store) == []
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_a_repeated_enqueue_is_found_although_another_kind_has_its_key_now(self, drive: Driver) -> None:
-        request = drive.enqueue(dedupe_key="ada", request_id="order-1")
-        [made] = await drive.store.enqueue([request])
-        await drive.apply(made.job.id, Cancel(), actor=CLIENT)
-        await drive.add("report", dedupe_key="ada")
-        [again] = await drive.store.enqueue([request])
-        assert (again.job.id, again.created) == (made.job.id, False)
-
-    @pytest.mark.requirement("LC-11")
-    async def test_of_concurrent_enqueues_of_two_kinds_under_one_dedupe_key_one_kind_wins(self, drive: Driver) -> None:
-        async def add(kind: str) -> str:
-            try:
-                return (await drive.add(kind, dedupe_key="ada")).kind
-            except DedupeKeyConflict as conflict:
-                return conflict.kind
-
-        async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
-            tasks = [group.create_task(add(kind)) for kind in ("mail", "report") * 8]
-        [job] = await all_jobs(drive.store)
-        assert {task.result() for task in tasks} == {job.kind}
-
-    @pytest.mark.requirement("LC-11", "WC-12")
-    async def test_a_dedupe_key_is_free_again_once_its_job_has_ended(self, drive: Driver) -> None:
-        first = await drive.running(dedupe_key="ada")
-        held = await drive.add(dedupe_key="ada")
-        assert held.id == first.id
-        await drive.apply(first, Complete("1"))
-        assert (await drive.add(dedupe_key="ada")).id != first.id
-
-    async def test_a_deduplicated_enqueue_returns_no_token(self, drive: Driver) -> None:
-        await drive.running(dedupe_key="ada")
-        request = drive.enqueue(dedupe_key="ada")
-        for _ in range(2):
-            [answer] = await drive.store.enqueue([request])
-            assert answer.job.token is None
-
-    @pytest.mark.requirement("LC-11")
-    async def test_two_requests_with_one_dedupe_key_in_one_batch_make_one_job(self, drive: Driver) -> None:
-        first, second, other = await drive.store.enqueue(
-            [drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="bob")]
-        )
-        assert first.created
-        assert other.created
-        assert (second.job.id, second.created) == (first.job.id, False)
-
-    @pytest.mark.requirement("LC-11")
-    async def test_of_two_requests_with_one_dedupe_key_in_one_batch_the_first_is_made(self, drive: Driver) -> None:
-        for ids in (("z", "a"), ("b", "y"), (None, "c")):
-            requests = [drive.enqueue(dedupe_key=f"ada-{ids[1]}", request_id=request_id) for request_id in ids]
-            first, second = await drive.store.enqueue(requests)
-            assert (first.created, second.created) == (True, False)
-            assert first.job.id == second.job.id == requests[0].origin.id
-
     @pytest.mark.requirement("LC-07")
     async def test_a_repeated_enqueue_returns_the_job_it_made_also_after_that_has_ended(self, drive: Driver) -> None:
         for request in (drive.enqueue(request_id="order-1"), drive.enqueue(), drive.enqueue(delay_ms=10)):
@@ -289,7 +203,7 @@ class EnqueueContract:
         assert await all_jobs(drive.store) == []
 
     async def test_a_batch_of_several_clients_is_written_as_one(self, drive: Driver) -> None:
-        requests = [drive.enqueue(), _of_bob(drive.enqueue()), drive.enqueue(), _of_bob(drive.enqueue())]
+        requests = [drive.enqueue(), of_bob(drive.enqueue()), drive.enqueue(), of_bob(drive.enqueue())]
         added = await drive.store.enqueue(requests)
         assert [answer.job.id for answer in added] == [request.origin.id for request in requests]
         actors = [(await drive.events_of(answer.job.id))[0].actor for answer in added]
@@ -306,113 +220,12 @@ class EnqueueContract:
                     await drive.store.enqueue(batch)
                 assert [job.id for job in await all_jobs(drive.store)] == [made.id]
 
-    @pytest.mark.requirement("LC-11")
-    async def test_a_dedupe_key_is_shared_by_the_clients_of_one_batch(self, drive: Driver) -> None:
-        requests = [_of_bob(drive.enqueue(dedupe_key="x")), drive.enqueue(dedupe_key="x"), drive.enqueue()]
-        first, second, _ = await drive.store.enqueue(requests)
-        assert (first.created, second.created) == (True, False)
-        assert first.job.id == second.job.id == requests[0].origin.id
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    @pytest.mark.parametrize("facts", [{"request_id": "order-1"}, {}, {"delay_ms": 7}])
-    async def test_a_deduplicated_enqueue_returns_the_same_job_when_repeated(
-        self, drive: Driver, facts: dict[str, Any]
-    ) -> None:
-        first = await drive.add(dedupe_key="ada")
-        request = drive.enqueue(dedupe_key="ada", **facts)
-        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
-        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
-        await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
-        later = await drive.add(dedupe_key="ada")
-        assert later.id != first.id
-        assert _created(await drive.store.enqueue([request, request])) == [(first.id, False)] * 2
-        assert {job.id for job in await all_jobs(drive.store)} == {first.id, later.id}
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_a_deduplicated_enqueue_is_found_by_its_request_id_whatever_the_new_job_id(
-        self, drive: Driver
-    ) -> None:
-        first = await drive.add(dedupe_key="ada")
-        await drive.add(dedupe_key="ada", request_id="order-1")
-        await drive.apply(first.id, Cancel(), actor=CLIENT)
-        again = await drive.store.enqueue([drive.enqueue(dedupe_key="ada", request_id="order-1")])
-        assert _created(again) == [(first.id, False)]
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    @pytest.mark.parametrize(
-        "change", [{"payload": "[]"}, {"dedupe_key": "bob"}, {"dedupe_key": None}, {"delay_ms": 5}]
-    )
-    async def test_the_request_id_of_a_deduplicated_enqueue_cannot_be_used_for_another(
-        self, drive: Driver, change: dict[str, Any]
-    ) -> None:
-        first = await drive.add(dedupe_key="ada")
-        for facts in ({"request_id": "order-1"}, {"id": drive.random.job_id()}):
-            answered: dict[str, Any] = {"dedupe_key": "ada", **facts}
-            [answer] = await drive.store.enqueue([drive.enqueue(**answered)])
-            assert not answer.created
-            with pytest.raises(RequestIdReused) as refusal:
-                await drive.store.enqueue([drive.enqueue(), drive.enqueue(**{**answered, **change})])
-            assert refusal.value.request_id == str(next(iter(facts.values())))
-        assert [job.id for job in await all_jobs(drive.store)] == [first.id]
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_a_deduplication_within_one_batch_is_recorded_too(self, drive: Driver) -> None:
-        made, answered = drive.enqueue(dedupe_key="ada"), drive.enqueue(dedupe_key="ada", request_id="order-1")
-        expected = [(made.origin.id, True), (made.origin.id, False), (made.origin.id, False)]
-        assert _created(await drive.store.enqueue([made, answered, answered])) == expected
-        await drive.apply(made.origin.id, Cancel(), actor=CLIENT)
-        assert _created(await drive.store.enqueue([answered, made])) == [(made.origin.id, False)] * 2
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_concurrent_repetitions_of_a_deduplicated_enqueue_return_one_job(self, drive: Driver) -> None:
-        first = await drive.add(dedupe_key="ada")
-        request = drive.enqueue(dedupe_key="ada", request_id="order-1")
-        answers = await _at_once(drive, [[request] for _ in range(8)])
-        assert [_created(answer) for answer in answers] == [[(first.id, False)]] * 8
-        await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _created(await drive.store.enqueue([request])) == [(first.id, False)]
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_the_loser_of_a_race_for_a_dedupe_key_gets_the_same_job_when_repeated(self, drive: Driver) -> None:
-        requests = [drive.enqueue(dedupe_key="ada", request_id=f"order-{number}") for number in range(8)]
-        [winner] = {answer.job.id for [answer] in await _at_once(drive, [[request] for request in requests])}
-        await drive.apply(winner, Cancel(), actor=CLIENT)
-        answers = await _at_once(drive, [[request] for request in requests])
-        assert [_created(answer) for answer in answers] == [[(winner, False)]] * 8
-
-    async def test_a_refused_batch_records_no_deduplication(self, drive: Driver) -> None:
-        first = await drive.add(dedupe_key="ada")
-        await drive.add(request_id="order-1")
-        answered = drive.enqueue(dedupe_key="ada", request_id="order-2")
-        with pytest.raises(RequestIdReused):
-            await drive.store.enqueue([answered, drive.enqueue(request_id="order-1", payload="[1]")])
-        await drive.apply(first.id, Cancel(), actor=CLIENT)
-        assert _created(await drive.store.enqueue([answered])) == [(answered.origin.id, True)]
-
-    @pytest.mark.requirement("LC-07", "LC-11")
-    async def test_an_enqueue_and_another_under_its_id_in_one_batch_are_refused_also_when_its_key_was_live(
-        self, drive: Driver
-    ) -> None:
-        first = await drive.add(dedupe_key="ada")
-        requests = [drive.enqueue(dedupe_key="ada", request_id="r", payload=payload) for payload in ("[1]", "[2]")]
-        with pytest.raises(RequestIdReused):
-            await drive.store.enqueue(requests)
-        assert _created(await drive.store.enqueue(requests[1:])) == [(first.id, False)]
-
-    @pytest.mark.requirement("LC-11")
-    async def test_concurrent_enqueues_of_one_dedupe_key_make_one_job(self, drive: Driver) -> None:
-        answers = await _at_once(drive, [[drive.enqueue(dedupe_key="ada")] for _ in range(16)])
-        assert len({answer.job.id for [answer] in answers}) == 1
-        assert sum(answer.created for [answer] in answers) == 1
-        assert len(await all_jobs(drive.store)) == 1
-
     @pytest.mark.requirement("LC-07")
     async def test_concurrent_repetitions_of_one_enqueue_make_one_job(self, drive: Driver) -> None:
         request = drive.enqueue(request_id="order-1")
         copies = [msgspec.structs.replace(request.origin, id=drive.random.job_id()) for _ in range(8)]
         batches = [[request], *([EnqueueRequest(copy, CLIENT)] for copy in copies)]
-        answers = await _at_once(drive, batches)
+        answers = await at_once(drive, batches)
         assert len({answer.job.id for [answer] in answers}) == 1
         assert sum(answer.created for [answer] in answers) == 1
 
@@ -422,7 +235,7 @@ class EnqueueContract:
             drive.enqueue(kind=f"kind-{number % 3}", payload=f"[{number}]", priority=number % 2, delay_ms=number % 5)
             for number in range(40)
         ]
-        answers = await _at_once(drive, [[request] for request in requests])
+        answers = await at_once(drive, [[request] for request in requests])
         assert [answer.job.origin for [answer] in answers] == [request.origin for request in requests]
         assert all(answer.created for [answer] in answers)
         stored = await drive.store.read([request.origin.id for request in requests])
@@ -438,7 +251,7 @@ class EnqueueContract:
         others = [drive.enqueue() for _ in range(10)]
         requests = [*others[:5], refused, repeated, *others[5:]]
         async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
-            tasks = [group.create_task(_refusal_or_job(drive, request)) for request in requests]
+            tasks = [group.create_task(refusal_or_job(drive, request)) for request in requests]
         found = [task.result() for task in tasks]
         assert found[5:7] == [RequestIdReused, (used.id, False)]
         assert found[:5] + found[7:] == [(one.origin.id, True) for one in others]
@@ -455,7 +268,7 @@ class EnqueueContract:
             request.origin.id: task for n, (request, task) in enumerate(zip(requests, tasks, strict=True)) if n % 3
         }
         for job_id, task in stayed.items():
-            assert _created(task.result()) == [(job_id, True)]
+            assert created(task.result()) == [(job_id, True)]
         assert {job.id for job in await all_jobs(drive.store)} >= stayed.keys()
         # Nothing is left waiting: the next one is written at once.
         assert (await drive.add()).rev == 1
@@ -466,7 +279,7 @@ class EnqueueContract:
     ) -> None:
         keys = [f"key-{number}" for number in range(20)]
         batches = [[drive.enqueue(dedupe_key=key) for key in keys[:: 1 if even else -1]] for even in [0, 1] * 4]
-        answers = await _at_once(drive, batches)
+        answers = await at_once(drive, batches)
         assert len({answer.job.id for batch in answers for answer in batch}) == 20
         assert sum(answer.created for batch in answers for answer in batch) == 20
 
@@ -480,15 +293,15 @@ class EnqueueContract:
         assert second.created_at == first.created_at - timedelta(seconds=30)
 
 
-def _of_bob(request: EnqueueRequest) -> EnqueueRequest:
+def of_bob(request: EnqueueRequest) -> EnqueueRequest:
     return msgspec.structs.replace(request, actor=BOB)
 
 
-def _created(answers: Sequence[EnqueueResult]) -> list[tuple[UUID, bool]]:
+def created(answers: Sequence[EnqueueResult]) -> list[tuple[UUID, bool]]:
     return [(answer.job.id, answer.created) for answer in answers]
 
 
-async def _refusal_or_job(drive: Driver, request: EnqueueRequest) -> type[Exception] | tuple[UUID, bool]:
+async def refusal_or_job(drive: Driver, request: EnqueueRequest) -> type[Exception] | tuple[UUID, bool]:
     try:
         [result] = await drive.store.enqueue([request])
     except RequestIdReused:
@@ -496,7 +309,7 @@ async def _refusal_or_job(drive: Driver, request: EnqueueRequest) -> type[Except
     return result.job.id, result.created
 
 
-async def _at_once(drive: Driver, batches: list[list[EnqueueRequest]]) -> list[Sequence[EnqueueResult]]:
+async def at_once(drive: Driver, batches: list[list[EnqueueRequest]]) -> list[Sequence[EnqueueResult]]:
     async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
         tasks = [group.create_task(drive.store.enqueue(batch)) for batch in batches]
     return [task.result() for task in tasks]

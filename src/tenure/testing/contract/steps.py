@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import count
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,59 +18,32 @@ from tenure.errors import (
     JobNotFound,
     LeaseLost,
     NotAuthorised,
-    StoreError,
     TenureError,
 )
-from tenure.lifecycle.content import StoredContent, step_message_id
-from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.forks import forked_steps
 from tenure.lifecycle.operations import (
     Cancel,
     Commit,
-    Complete,
-    DeadLetter,
-    Fail,
-    Halt,
     Heartbeat,
-    Operation,
-    Release,
     Requeue,
-    Retry,
     Stall,
-    Suspend,
-    TimeOut,
 )
-from tenure.lifecycle.records import Actor, Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.size_limits import STORED_STEP_BYTES_MAX
 from tenure.lifecycle.steps import STATE_NAME, NewStep, StepKind, StepRecord, StepsDigest, new_step_digests
-from tenure.lifecycle.verify import ProblemType, content_problems
+from tenure.lifecycle.verify import content_problems
 from tenure.stores.contract import (
     EnqueueRequest,
     Failure,
-    OutboxMessage,
     SaveStep,
     StepExists,
     StepOutcome,
     StepSaved,
     Store,
 )
-from tenure.stores.contract.outbox import MessageFilter
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox_and_artifacts import LONG_SECONDS, of_another_job
-from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, prune_finished, runner
-
-BURIED = DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR)
-BY_OTHERS: dict[str, tuple[Operation, Actor, float]] = {
-    "a hard cancel": (Cancel(), CLIENT, 0),
-    "a dead letter by a client": (BURIED, CLIENT, 0),
-    "a dead letter by recovery": (BURIED, RECOVERY, 0),
-    "a stall": (Stall(), RECOVERY, 61),
-    "a timeout": (TimeOut(ERROR), RECOVERY, 31),
-}
-"""What ends a running attempt against its owner: operation, actor, and after how many seconds."""
-BY_OWNER: tuple[Operation, ...] = (
-    *(Complete("1"), Retry(ERROR), Fail(ERROR), Halt("budget", "[]"), Suspend(60.0), Release(), BURIED, Commit("1")),
-)
+from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 
 
 def new_step(key: str = "main/1", **facts: Any) -> NewStep:
@@ -309,90 +281,6 @@ class StepContract:
         await save(drive.store, save_request(job, "a", result=long), save_request(job, "b", result="2"))
         assert [step.result for step in await drive.store.steps(job.id)] == [long, "2"]
 
-    @pytest.mark.requirement("SM-20", "WC-13")
-    @pytest.mark.parametrize("how", BY_OTHERS)
-    async def test_the_store_counts_the_steps_when_another_actor_ends_the_attempt(
-        self, drive: Driver, clock: DatabaseClock, how: str
-    ) -> None:
-        operation, actor, seconds = BY_OTHERS[how]
-        timeouts = Timeouts(running_seconds=30)
-        policy = {"lease_seconds": 60.0, "on_timeout": "fail", "timeouts": timeouts}
-        job, bare = await drive.running(policy=policy), await drive.running(policy=policy)
-        steps = await save(drive.store, *(save_request(job, f"main/{number}") for number in range(3)))
-        clock.advance(seconds)
-        wrong = "1:7"
-        for one in (job, bare):
-            await drive.apply(one.id, operation, actor=actor, steps=wrong)
-        last = (await drive.events_of(job.id))[-1]
-        assert last.steps == str(StepsDigest.of(step.digest for step in steps))
-        assert StepsDigest.parse(last.steps).count == 3
-        assert (await drive.events_of(bare.id))[-1].steps is None
-
-    @pytest.mark.requirement("SM-20", "WC-13")
-    @pytest.mark.parametrize("operation", BY_OWNER, ids=lambda operation: operation.type.value)
-    async def test_the_owner_brings_the_digest_of_the_steps_and_a_repetition_need_not(
-        self, drive: Driver, operation: Operation
-    ) -> None:
-        job = await drive.running()
-        await save(drive.store, save_request(job, "a"), save_request(job, "b"))
-        digest = await recorded(drive.store, job)
-        request = drive.request(job, operation, steps=digest, fresh=True)
-        await drive.try_apply(request)
-        assert (await drive.events_of(job.id))[-1].steps == digest
-        await drive.repeat(msgspec.structs.replace(request, steps=None))
-
-    @pytest.mark.requirement("SM-20")
-    @pytest.mark.parametrize("operation", BY_OWNER, ids=lambda operation: operation.type.value)
-    async def test_the_steps_are_counted_for_an_owner_that_has_not_read_them(
-        self, drive: Driver, operation: Operation, clock: DatabaseClock
-    ) -> None:
-        """A job that calls no step in its second attempt, or whose database was unavailable before it could read."""
-        job = await drive.running(policy={"lease_seconds": 60.0})
-        await save(drive.store, save_request(job, "a"), save_request(job, "b"))
-        digest = await recorded(drive.store, job)
-        clock.advance(61)
-        await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
-        [again] = await drive.claim()
-        await drive.try_apply(drive.request(again, operation, fresh=True))
-        events = await drive.events_of(job.id)
-        assert events[-1].steps == digest
-        stored = await drive.store.read([job.id]), await drive.store.content([job.id])
-        assert content_problems(stored[0][job.id], events, stored[1][job.id]) == []
-
-    @pytest.mark.requirement("SM-20")
-    async def test_only_the_end_of_an_attempt_carries_the_digest(self, drive: Driver, clock: DatabaseClock) -> None:
-        job = await drive.running(policy={"lease_seconds": 60.0})
-        await save(drive.store, save_request(job))
-        digest = await recorded(drive.store, job)
-        job = await drive.apply(job, Heartbeat(), steps=digest)
-        clock.advance(61)
-        await drive.apply(job.id, Stall(), Requeue(), actor=RECOVERY)
-        [again] = await drive.claim()
-        await save(drive.store, save_request(again, "main/2"))
-        both = await recorded(drive.store, again)
-        await drive.apply(again, Commit("1"), Complete("1"), steps=both)
-        carried = [(event.type.value, event.steps) for event in await drive.events_of(job.id) if event.steps]
-        assert carried == [("stalled", digest), ("committed", both), ("succeeded", both)]
-
-    @pytest.mark.requirement("SM-18")
-    @pytest.mark.parametrize("steps", ["", "1", "1:", "0:0", "-1:5", "1:x", f"1:{2**256}", "1:5 ", "١:5"])  # noqa: RUF001
-    async def test_a_request_with_another_digest_of_steps_is_invalid(self, drive: Driver, steps: str) -> None:
-        job = await drive.running()
-        with pytest.raises(InvalidInput, match="steps"):
-            await drive.store.apply([drive.request(job, Complete("1"), steps=steps)])
-
-    @pytest.mark.requirement("SM-20")
-    async def test_a_digest_that_ends_in_zeros_is_read_as_it_was_computed(self, drive: Driver) -> None:
-        job = await drive.running()
-        requests = (save_request(job, f"key {number}") for number in count())
-        request = next(one for one in requests if digest_of(one).endswith("0000"))
-        await save(drive.store, request)
-        [step] = await drive.store.steps(job.id)
-        assert step.digest == digest_of(request)
-        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
-        stored = (await drive.store.content([job.id]))[job.id]
-        assert content_problems(await drive.job(job.id), await drive.events_of(job.id), stored) == []
-
     @pytest.mark.requirement("SM-20")
     async def test_copies_of_steps_are_written_with_the_enqueue_of_their_job(self, drive: Driver) -> None:
         old = await drive.running()
@@ -428,52 +316,6 @@ class StepContract:
         assert await drive.store.read([origin.id]) == {}
         assert [one.key for one in await drive.store.steps(old.id)] == ["a"]
 
-    async def test_verify_finds_what_the_end_of_an_attempt_has_not_recorded(self, drive: Driver) -> None:
-        job = await drive.running()
-        await save(drive.store, save_request(job, "a"), save_request(job, "b"))
-        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
-        current, events = await drive.job(job.id), await drive.events_of(job.id)
-        stored = (await drive.store.content([job.id]))[job.id]
-        assert len(stored.steps) == 2
-        assert content_problems(current, events, stored) == []
-        one, two = stored.steps
-        other = msgspec.structs.replace(two, digest=two.digest + 1)
-        late = msgspec.structs.replace(two, key="c", attempt=2)
-        for rows in ((), (one,), (one, two, one), (one, other), (one, two, late)):
-            problems = content_problems(current, events, StoredContent(steps=rows))
-            assert [problem.type for problem in problems] == [ProblemType.STEP], rows
-        silent = [msgspec.structs.replace(event, steps=None) for event in events]
-        [problem] = content_problems(current, silent, stored)
-        assert (problem.type, problem.rev) == (ProblemType.STEP, 4)
-
-    @pytest.mark.requirement("SM-20")
-    async def test_erasure_empties_steps_and_keeps_their_digests(self, drive: Driver) -> None:
-        job = await drive.running()
-        await save(drive.store, save_request(job, "a", undo='"secret"'), save_request(job, "b", status="failed"))
-        before = await drive.store.steps(job.id)
-        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
-        await drive.store.erase(job.id, reason="asked", actor=OPERATOR)
-        blank: dict[str, None] = {"result": None, "error": None, "undo": None}
-        assert await drive.store.steps(job.id) == [msgspec.structs.replace(step, **blank) for step in before]
-
-    async def test_retention_removes_steps_with_their_job(self, drive: Driver) -> None:
-        job, other = await drive.running(), await drive.running()
-        await save(drive.store, save_request(job), save_request(other))
-        await drive.apply(job, Complete("1"), steps=await recorded(drive.store, job))
-        assert await prune_finished(drive.store) == 1
-        assert await drive.store.steps(job.id) == []
-        assert len(await drive.store.steps(other.id)) == 1
-
-    @pytest.mark.requirement("EL-04", "WC-08")
-    async def test_a_step_in_a_transaction_takes_effect_with_the_rest_of_it(self, drive: Driver) -> None:
-        job = await drive.running()
-        added = drive.enqueue("child")
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.enqueue([added])
-            outcome = await tx.save_step(save_request(job))
-        assert [StepSaved(step) for step in await drive.store.steps(job.id)] == [outcome]
-        assert (await drive.job(added.origin.id)).kind == "child"
-
     async def test_the_state_of_a_run_is_the_last_decision_of_that_name(self, drive: Driver) -> None:
         job, other = await drive.running(), await drive.running()
         assert await drive.store.run_state(job.id) is None
@@ -484,84 +326,6 @@ class StepContract:
         await save(drive.store, save_request(job, "3", kind=StepKind.DECISION, name="first", result="4"))
         assert await drive.store.run_state(job.id) == "2"
         assert await drive.store.run_state(other.id) is None
-
-    @pytest.mark.requirement("WC-07")
-    async def test_messages_of_a_step_are_written_with_it_and_are_not_those_of_the_commit(self, drive: Driver) -> None:
-        job = await drive.running()
-        message = OutboxMessage(id=step_message_id(job.id, "main/1", 0), topic="paid", body="7")
-        with pytest.raises(ZeroDivisionError):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.post_with_step(job, [message])
-                assert isinstance(await tx.save_step(save_request(job)), StepSaved)
-                raise ZeroDivisionError
-        assert await drive.store.outbox.messages(MessageFilter()) == []
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.post_with_step(job, [message])
-            await tx.save_step(save_request(job))
-        [stored] = await drive.store.outbox.messages(MessageFilter())
-        assert (stored.id, stored.job_id, stored.correlation_id) == (message.id, job.id, job.correlation_id)
-        assert (await drive.store.content([job.id]))[job.id].messages == ()
-
-    async def test_a_message_of_a_step_has_an_id_that_is_derived_from_it(self, drive: Driver) -> None:
-        job = await drive.running()
-        with pytest.raises(InvalidInput, match="step_message_id"):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.post_with_step(job, [OutboxMessage(id=job.id, topic="paid", body="7")])
-
-    @pytest.mark.requirement("EL-04", "WC-08")
-    async def test_a_transaction_that_fails_saves_no_step(self, drive: Driver) -> None:
-        job = await drive.running()
-        with pytest.raises(ZeroDivisionError):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                assert isinstance(await tx.save_step(save_request(job)), StepSaved)
-                raise ZeroDivisionError
-        assert await drive.store.steps(job.id) == []
-
-    @pytest.mark.requirement("EL-04", "WC-08")
-    async def test_a_transaction_whose_step_was_not_saved_is_rolled_back_however_it_is_left(
-        self, drive: Driver
-    ) -> None:
-        job, lost = await drive.running(), await drive.running()
-        await drive.apply(lost.id, Cancel(), actor=CLIENT)
-        [first] = await save(drive.store, save_request(job))
-        for request, expected in ((save_request(job, result="2"), StepExists), (save_request(lost), Failure)):
-            added = drive.enqueue("child")
-            with pytest.raises(StoreError, match="nothing of this transaction is kept"):
-                async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                    await tx.enqueue([added])
-                    assert isinstance(await tx.save_step(request), expected)
-            assert await drive.store.read([added.origin.id]) == {}
-        assert await drive.store.steps(job.id) == [first]
-
-    @pytest.mark.requirement("EL-04", "WC-08")
-    async def test_a_step_is_saved_with_the_users_rows_or_not_at_all(self, drive: Driver) -> None:
-        if self.sql_prefix is None:
-            pytest.skip("this store has no SQL")
-        job = await drive.running()
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.execute("create table charged (id integer primary key)")
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            await tx.execute("insert into charged (id) values (1)")
-            await tx.save_step(save_request(job))
-        with pytest.raises(StoreError, match="nothing of this transaction is kept"):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.execute("insert into charged (id) values (2)")
-                assert isinstance(await tx.save_step(save_request(job)), StepExists)
-        async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-            assert await tx.fetch("select id from charged") == [{"id": 1}]
-
-    @pytest.mark.requirement("EL-04")
-    async def test_an_invalid_step_ends_its_transaction(self, drive: Driver) -> None:
-        job = await drive.running()
-        with pytest.raises(InvalidInput, match="key"):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as tx:
-                await tx.save_step(save_request(job, ""))
-
-    async def test_inside_a_transaction_the_store_itself_saves_no_step(self, drive: Driver) -> None:
-        job = await drive.running()
-        with pytest.raises(StoreError, match="use tx instead"):
-            async with drive.store.transaction(deadline_seconds=LONG_SECONDS):
-                await drive.store.save_steps([save_request(job)])
 
     @staticmethod
     async def _refuse(drive: Driver, request: SaveStep, error: type[TenureError]) -> None:

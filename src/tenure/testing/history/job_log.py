@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import pairwise, product
 from uuid import UUID
 
+from tenure.lifecycle.causes import TIMEOUT
 from tenure.lifecycle.decide import clock_allows
 from tenure.lifecycle.enqueue import enqueued_job
 from tenure.lifecycle.evolve import evolve
@@ -18,7 +19,7 @@ from tenure.lifecycle.fold import contents_of
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operation_types import OperationType
 from tenure.lifecycle.operations import Complete, Fail, Operation, Stall, Suspend
-from tenure.lifecycle.records import TIMEOUT, Event, EventType, Job, Role
+from tenure.lifecycle.records import Event, EventType, Job, Role
 from tenure.lifecycle.statuses import LEASED, TERMINAL, Status, rank
 from tenure.lifecycle.transitions import TRANSITIONS, Transition, legal_events
 from tenure.lifecycle.verify import ProblemType, problems_of

@@ -206,8 +206,8 @@ class ModelRestore:
             job_id, history = one.job.id, model._histories.get(one.job.id, [])
             if job_id in model._rows or [event.rev for event in history] != list(range(1, one.job.rev + 1)):
                 raise NotRestored(place, "a job comes once, with its whole log")
-            said = {"correlation_id": one.job.correlation_id, "trace": one.job.origin.trace}
-            model._replace_events(msgspec.structs.replace(event, **said) for event in list(history))
+            shared = {"correlation_id": one.job.correlation_id, "trace": one.job.origin.trace}
+            model._replace_events(msgspec.structs.replace(event, **shared) for event in list(history))
             token = SYSTEM.random.token() if one.job.leased else None
             model._rows[job_id] = msgspec.structs.replace(one.job, token=token)
             model._bodies[job_id] = (history[0].digest or "", history[0].detail)

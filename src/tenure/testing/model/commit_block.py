@@ -55,7 +55,7 @@ class ModelCommitBlock(BaseCommitBlock):
         self._before, self._copy = self._model.copy(), self._model.copy()
         for ask, answer in self._asked:
             if type(await ask(self._copy)) is not type(answer):
-                raise StoreError("somebody else changed what this transaction has read; try again")
+                raise StoreError("another transaction changed what this one has read; try again")
 
     async def _release(self) -> None:
         self._asked = []

@@ -340,5 +340,5 @@ class ModelOutbox:
 
 
 def topic_matches(topic: str, pattern: str) -> bool:
-    """Whether a topic is the one that a subscription names, or begins as it says."""
+    """Whether a topic is the pattern of a subscription, or has its prefix."""
     return topic == pattern or (pattern.endswith("*") and topic.startswith(pattern[:-1]))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenure.errors import StepCallRefused
 from tenure.jobs.middleware import StepAttempt, around_step
 from tenure.jobs.step_codec import arguments_digest, decode_result, encode_result
+from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.json_text import check_text
-from tenure.lifecycle.records import milliseconds
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 
 if TYPE_CHECKING:

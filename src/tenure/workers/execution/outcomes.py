@@ -22,10 +22,11 @@ from tenure.errors import (
     TransientError,
     ValidationError,
 )
+from tenure.lifecycle.causes import TIMEOUT
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_seconds, clean_text, encode
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Halt, Operation, Release, Retry, Suspend
-from tenure.lifecycle.records import TIMEOUT, Job, WaitingFor
+from tenure.lifecycle.records import Job, WaitingFor
 from tenure.workers.timeouts import timeout_error
 
 TEXT_LENGTH_MAX = 16_000
@@ -53,7 +54,7 @@ class ErrorAction(StrEnum):
     FAIL = "fail"
     DEAD_LETTER = "dead_letter"
     END = "end"
-    """No retry: the job ends as its `on_exhausted` says."""
+    """No retry: the job ends by its `on_exhausted`."""
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):

@@ -30,7 +30,7 @@ class ChildrenStore(StepReads, Protocol):
 async def cancel_children(store: ChildrenStore, parent: Job, *, reason: str) -> None:
     """Request a cancel of the live children that end with this run.
 
-    It is called before the run is ended: if this process dies in between, whoever ends the run repeats it.
+    It is called before the run is ended: if this process dies in between, the next attempt to end the run repeats it.
     """
     live = await _live_children(store, parent.id)
     if parent.attempt == 0 or not (live or is_successor(parent)):

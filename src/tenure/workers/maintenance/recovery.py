@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from tenure.errors import IllegalTransition, NotYet, RevisionConflict, TenureError
+from tenure.lifecycle.causes import TIMEOUT
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import clock_allows, decide
 from tenure.lifecycle.json_text import encode
@@ -30,7 +31,7 @@ from tenure.lifecycle.operations import (
     Unwind,
     Wake,
 )
-from tenure.lifecycle.records import TIMEOUT, Actor, EndsAs, Job, Role
+from tenure.lifecycle.records import Actor, EndsAs, Job, Role
 from tenure.lifecycle.statuses import RUNNING, STALLED
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.observe.log_context import job_fields

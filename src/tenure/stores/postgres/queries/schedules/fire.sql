@@ -1,6 +1,6 @@
 -- Moves a schedule on and adds the jobs of its due times, all or nothing.
--- Guard: its revision, that it is not paused, and a clock that has reached the last of these due times. Whoever waits
--- for another's firing finds another revision. No row means that the guard did not hold, and that nothing was added;
+-- Guard: its revision, that it is not paused, and a clock that has reached the last of these due times. A statement
+-- that waits for another's firing finds another revision. No row means that the guard did not hold, and that nothing was added;
 -- one row without a job, that there was none to add. The jobs hang on the row, so that they are not added without it.
 with moved as (
     update tenure.schedules schedule
