@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import uvicorn
 import tenure
 from tenure.engines.gateway import Gateway
 from tenure.engines.protocol import MESSAGE_BYTES_MAX
+from tenure.engines.server import listening_socket
 from tenure.engines.tokens import EngineToken, EngineTokens, new_token
 from tenure.engines.web import engine_app
 from tenure.seams import SYSTEM
@@ -53,7 +53,7 @@ async def served(
     text, made = new_token("tests", SYSTEM)
     if token is not None:
         text, made = token, EngineToken("tests", hashlib.sha256(token.encode()).hexdigest())
-    with contextlib.closing(socket.create_server(("127.0.0.1", port))) as listener:
+    with contextlib.closing(listening_socket("127.0.0.1", port)) as listener:
         async with opened_gateway(app, **settings) as gateway:
             config = uvicorn.Config(
                 engine_app(gateway, EngineTokens([made])),

@@ -47,6 +47,10 @@ from tenure.workers.maintenance.lease_renewer import LeaseRenewer
 from tenure.workers.reconnect import ReconnectBackoff
 
 CLAIM_BATCH_MAX = 100
+CLAIM_SHARE_MIN = 0.25
+"""The share of an engine's capacity that should be free for the next claim while there is a backlog."""
+CLAIM_PAUSE_SECONDS = 0.02
+"""How long a claim waits for that, once."""
 REPLIES_AT_ONCE = 64
 """How many messages of one engine are recorded at a time. The others wait in its socket."""
 OUTGOING_MARGIN = 100
@@ -77,6 +81,7 @@ class EngineConnection:
         self.leases = LeaseRegistry()
         self._held: dict[UUID, EngineLease] = {}
         self._claim = hello.claim
+        self._has_backlog = False
         self._outgoing: asyncio.Queue[GatewayMessage] = asyncio.Queue(2 * hello.capacity + OUTGOING_MARGIN)
         self._credit_changed = asyncio.Event()
         self._ended: asyncio.Future[ConnectionEnded] = asyncio.get_running_loop().create_future()
@@ -321,6 +326,10 @@ class EngineConnection:
         self._credit_changed.clear()
         if self.credit <= 0:
             await self._credit_changed.wait()
+        elif self._has_backlog and self.credit < CLAIM_SHARE_MIN * self.capacity:
+            # The engine has work: one claim for the next jobs that it finishes instead of a claim for each.
+            self._has_backlog = False
+            await self._seams.clock.sleep(CLAIM_PAUSE_SECONDS)
         elif not await self._claim_once():
             await wakeups.wait(self._services.settings.poll_seconds)
 
@@ -345,6 +354,7 @@ class EngineConnection:
             # An earlier gateway claimed for this session under this number, with another credit.
             self._claim = number
             return 1
+        self._has_backlog = bool(jobs)
         if not jobs:
             return 0
         self._claim = number
