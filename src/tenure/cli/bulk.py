@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
+import msgspec
 
-from tenure.cli.database import opened
-from tenure.cli.filters import GivenId, operator, resolve_id
+from tenure.cli.database import opened, run
+from tenure.cli.filters import GivenId, job_filter, operator, resolve_id
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
 from tenure.client.admin import JobAdmin
 from tenure.errors import Refused
+from tenure.lifecycle.statuses import Status
 
 if TYPE_CHECKING:
     from tenure.client.admin import CancelReport, DiscardReport, RedriveReport
@@ -37,6 +39,21 @@ def confirm(action: str, count: int, noun: str, *, more: bool) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(f"this would {what}; confirm it with --yes")
     click.confirm(f"This will {what}. Continue?", abort=True, err=True)
+
+
+def confirm_jobs(action: str, database: str, statuses: Collection[Status], filters: Mapping[str, Any]) -> None:
+    """Ask with the number of jobs that match. Without a filter of statuses, those in any of these statuses count."""
+
+    async def matching() -> tuple[int, bool]:
+        async with opened(database) as store:
+            wanted = await job_filter(store, **filters)
+            if not wanted.statuses:
+                wanted = msgspec.structs.replace(wanted, statuses=tuple(sorted(statuses)))
+            page = await store.find(wanted, limit=COUNTED_MAX)
+            return len(page.jobs), page.after is not None
+
+    count, more = run(matching())
+    confirm(action, count, "job", more=more)
 
 
 async def change_each(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
-import msgspec
 
-from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
+from tenure.cli.bulk import change_each, confirm_jobs, print_each, print_report, require_choice
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.enqueue import enqueue
 from tenure.cli.filters import (
@@ -211,8 +210,7 @@ def cancel(
         results = run(change_each(database, ids, lambda acting, one: acting.cancel(one, hard=hard, reason=reason)))
         return print_each(results, _cancelled_line, _cancelled_fields, as_json=as_json)
     if not yes:
-        number, more = run(_count(database, **filters))
-        confirm("cancel", number, "job", more=more)
+        confirm_jobs("cancel", database, LIVE, filters)
     report = run(_cancel_many(database, hard=hard, reason=reason, limit=limit, **filters))
     changed = f"{report.cancelled:,} cancelled, {report.requested:,} asked to stop"
     return print_report(report, changed, as_json=as_json)
@@ -222,15 +220,6 @@ async def _cancel_many(database: str, *, hard: bool, reason: str, limit: int, **
     async with opened(database) as store:
         wanted = await job_filter(store, **filters)
         return await JobAdmin(store, actor=operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
-
-
-async def _count(database: str, **filters: Any) -> tuple[int, bool]:
-    async with opened(database) as store:
-        wanted = await job_filter(store, **filters)
-        if not wanted.statuses:
-            wanted = msgspec.structs.replace(wanted, statuses=tuple(sorted(LIVE)))
-        page = await store.find(wanted, limit=COUNTED_MAX)
-        return len(page.jobs), page.after is not None
 
 
 def _cancelled_line(job_id: UUID, job: Job) -> str:

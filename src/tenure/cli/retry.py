@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
-import msgspec
 
-from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
+from tenure.cli.bulk import change_each, confirm_jobs, print_each, print_report, require_choice
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, job_filter, job_filters, job_id, many_options, operator
 from tenure.client.admin import JobAdmin, RedriveReport
@@ -37,8 +36,7 @@ def retry(
         results = run(change_each(database, ids, lambda acting, one: acting.redrive(one)))
         return print_each(results, _retried_line, retried_fields, as_json=as_json)
     if not yes:
-        number, more = run(_count(database, **filters))
-        confirm("retry", number, "job", more=more)
+        confirm_jobs("retry", database, REDRIVABLE, filters)
     report = run(_retry_many(database, limit=limit, **filters))
     changed = f"{report.redriven:,} retried, {report.already_redriven:,} retried before"
     return print_report(report, changed, as_json=as_json)
@@ -48,15 +46,6 @@ async def _retry_many(database: str, *, limit: int, **filters: Any) -> RedriveRe
     async with opened(database) as store:
         wanted = await job_filter(store, **filters)
         return await JobAdmin(store, actor=operator()).retry_many(wanted, limit=limit)
-
-
-async def _count(database: str, **filters: Any) -> tuple[int, bool]:
-    async with opened(database) as store:
-        wanted = await job_filter(store, **filters)
-        if not wanted.statuses:
-            wanted = msgspec.structs.replace(wanted, statuses=tuple(sorted(REDRIVABLE)))
-        page = await store.find(wanted, limit=COUNTED_MAX)
-        return len(page.jobs), page.after is not None
 
 
 def _retried_line(job_id: UUID, result: EnqueueResult) -> str:

@@ -19,34 +19,26 @@ import msgspec
 
 from tenure.lifecycle.causes import stored_cause
 from tenure.lifecycle.content import StoredContent
-from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
-    ArchivedDelivery,
-    ArchivedEndpoint,
     ArchivedJob,
-    ArchivedSubscription,
     ArchiveRecord,
-    ClaimRecord,
     DeduplicatedRequest,
-    KeyRateUsage,
     MessageRecord,
     NotEmpty,
     NotRestored,
-    OperatorRecord,
-    QueueState,
     Restore,
     Runs,
     Snapshot,
     StreamRecord,
     Totals,
 )
-from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.stores.contract.outbox import PendingRecord
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.connections import (
@@ -75,24 +67,6 @@ Rows = list[dict[str, Any]]
 COUNTING_SECONDS_MAX = 3600.0
 """Counting reads a whole index, which may take longer than any other statement may."""
 
-_TABLES: Mapping[type[msgspec.Struct], str] = {
-    OperatorRecord: "operator_log",
-    ClaimRecord: "claims",
-    QueueState: "queues",
-    KeyRateUsage: "rate_usage",
-    ScheduleRecord: "schedules",
-    StreamRecord: "streams",
-    MessageRecord: "outbox",
-    ArchivedEndpoint: "endpoints",
-    ArchivedSubscription: "subscriptions",
-    PendingRecord: "pending",
-    ArchivedDelivery: "deliveries",
-    BudgetRecord: "budgets",
-    ReservationRecord: "reservations",
-    DeadLetterRecord: "dead_letters",
-    SignalRecord: "signals",
-    DeduplicatedRequest: "deduplicated_requests",
-}
 _OF_THE_LOG = ("correlation_id", "trace", "position")
 """Fields of an event that are no columns of its row."""
 _NO_FILTER = dict.fromkeys(
@@ -155,7 +129,7 @@ class PostgresSnapshot:
         _, after = FIRST_PAGES[kind]
         # A lease is no part of a record, and a reader may not read its token.
         columns = ", ".join(kind.__struct_fields__) if kind in (StreamRecord, MessageRecord, PendingRecord) else "*"
-        sql = _select_page(_TABLES[kind], tuple(after), columns)
+        sql = _select_page(ARCHIVE_TABLES[kind], tuple(after), columns)
         while page := await self._page(sql, *after.values(), limit):
             after = {key: page[-1][key] for key in after}
             policies = await self._policies.of(page) if kind is ScheduleRecord else {}
@@ -264,7 +238,7 @@ class PostgresRestore:
     async def write_records(self, records: Sequence[ArchiveRecord]) -> None:
         for kind in dict.fromkeys(type(record) for record in records):
             places = [place for place, record in enumerate(records) if type(record) is kind]
-            await self._insert(_TABLES[kind], [await self._columns(records[place]) for place in places], places)
+            await self._insert(ARCHIVE_TABLES[kind], [await self._columns(records[place]) for place in places], places)
             if kind is MessageRecord:
                 await fetch(self._connection, "outbox/restore_sequence", {})
 

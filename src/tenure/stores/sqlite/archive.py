@@ -21,32 +21,21 @@ from msgspec.structs import asdict, astuple
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job
-from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
 from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
-    ArchivedDelivery,
-    ArchivedEndpoint,
     ArchivedJob,
-    ArchivedSubscription,
     ArchiveRecord,
-    ClaimRecord,
     DeduplicatedRequest,
-    KeyRateUsage,
-    MessageRecord,
     NotEmpty,
     NotRestored,
-    OperatorRecord,
-    QueueState,
     Restore,
     Snapshot,
-    StreamRecord,
     Totals,
 )
-from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
-from tenure.stores.contract.outbox import PendingRecord
 from tenure.stores.sqlite import reads
 from tenure.stores.sqlite.artifacts import read_artifact
 from tenure.stores.sqlite.connect import MEMORY, UnreadableText, connect, read_any_text
@@ -72,27 +61,6 @@ from tenure.stores.sqlite.writer_thread import ConnectionRunner
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", DeadLetterRecord, SignalRecord, DeduplicatedRequest, ArtifactRecord)
-
-TABLES: Mapping[type[msgspec.Struct], str] = {
-    OperatorRecord: "operator_log",
-    ClaimRecord: "claims",
-    QueueState: "queues",
-    KeyRateUsage: "rate_usage",
-    ScheduleRecord: "schedules",
-    StreamRecord: "streams",
-    MessageRecord: "outbox",
-    ArchivedEndpoint: "endpoints",
-    ArchivedSubscription: "subscriptions",
-    PendingRecord: "pending",
-    ArchivedDelivery: "deliveries",
-    BudgetRecord: "budgets",
-    ReservationRecord: "reservations",
-    DeadLetterRecord: "dead_letters",
-    SignalRecord: "signals",
-    DeduplicatedRequest: "deduplicated_requests",
-    ArtifactRecord: "artifacts",
-}
-"""The table of each record that an archive holds besides jobs and events."""
 
 
 class SqliteArchive:
@@ -288,13 +256,13 @@ def _restore_record(session: Session, record: ArchiveRecord) -> None:
     if (policy := columns.pop("policy", None)) is not None:
         columns["policy_id"] = session.policy_id(policy)
     values = {name: encode_value(value) for name, value in columns.items()}
-    _insert(session, TABLES[type(record)], values)
+    _insert(session, ARCHIVE_TABLES[type(record)], values)
 
 
 def _restore_job(session: Session, kept: ArchivedJob, token: str | None) -> None:
     letters = () if kept.dead_letter is None else (kept.dead_letter,)
     for record in (*letters, *kept.signals, *kept.answers):
-        _insert(session, TABLES[type(record)], encode_record(record))
+        _insert(session, ARCHIVE_TABLES[type(record)], encode_record(record))
     job = kept.job
     last = {"job_id": text(job.id), "rev": job.rev}
     [previous_status] = session.execute("events/select_previous_status", last).fetchone()
@@ -333,7 +301,7 @@ def _select_page(
     session: Session, kind: type[ArchiveRecord], after: Mapping[str, object], limit: int
 ) -> list[dict[str, Any]]:
     """The rows of a record's table that follow the key `after`, in the order of the key."""
-    statement = select_page(TABLES[kind], tuple(after))
+    statement = select_page(ARCHIVE_TABLES[kind], tuple(after))
     rows = session.connection.execute(statement, {**after, "limit": limit})
     names = [column[0] for column in rows.description]
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -381,7 +349,7 @@ def _with_records(session: Session, jobs: Sequence[Job]) -> list[ArchivedJob]:
 
 def _of_jobs(session: Session, jobs: Sequence[Job], kind: type[T], key: str) -> dict[UUID, tuple[T, ...]]:
     """The records of these jobs, each job's in the order of `key`."""
-    statement = select_of_jobs(TABLES[kind], kind.__struct_fields__, key)
+    statement = select_of_jobs(ARCHIVE_TABLES[kind], kind.__struct_fields__, key)
     rows = session.connection.execute(statement, {"ids": json_list(text(job.id) for job in jobs)})
     found: defaultdict[UUID, list[T]] = defaultdict(list)
     for record in decode_records(kind, rows):
