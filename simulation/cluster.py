@@ -399,7 +399,7 @@ class SimulatedCluster:
         await self._forks.check(self.store)
         self.seen["run forked"] += self._forks.many
         if self.broken is None:
-            await self._workflows.check(self.store, await all_jobs(self.store))
+            await self._workflows.check(self.store, await all_jobs(self.store), removed=self.retention.jobs.values())
             self.seen.update(self._workflows.seen)
         await self._outbox.check(self.store)
         if self.broken is None:

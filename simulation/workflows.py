@@ -187,14 +187,14 @@ class SimulatedWorkflows:
 
     # The end.
 
-    async def check(self, store: Any, jobs: Collection[Job]) -> None:
-        """Called once every job has ended. Retention may have removed runs that ended early."""
+    async def check(self, store: Any, jobs: Collection[Job], *, removed: Collection[Job]) -> None:
+        """Called once every job has ended. Retention may have removed runs and children that ended early."""
         for run in jobs:
             plan = self._plans.get(run.id)
             if plan is None:
                 continue
             steps = await store.steps(run.id)
-            children = [job for job in jobs if job.origin.parent_id == run.id]
+            children = [job for job in (*jobs, *removed) if job.origin.parent_id == run.id]
             self._check_executions(run, steps)
             self._check_children(run, plan, children)
             self._check_signals(run, steps)
