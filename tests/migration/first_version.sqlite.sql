@@ -27,18 +27,18 @@ CREATE TABLE tenure_claims (
     job_ids text not null,
     at integer not null
 ) without rowid;
-INSERT INTO "tenure_claims" VALUES('request-1-51d5e17ad2','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1f06c-6711-71fb-b150-c5f5fb5985fd"]',1795034998547927);
-INSERT INTO "tenure_claims" VALUES('request-12-d2ebf535fe','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-673e-7331-9bd8-4ab5f130fce0"]',1795034998593912);
-INSERT INTO "tenure_claims" VALUES('request-14-6233ef2004','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6746-7540-a0ae-44dd2db32e56"]',1795034998599977);
-INSERT INTO "tenure_claims" VALUES('request-16-e24828bfd6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6754-758a-b22b-321b23ea30eb"]',1795034998620969);
-INSERT INTO "tenure_claims" VALUES('request-18-e08e3cfc3c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6760-76fb-89b0-8ff3245029d5"]',1795034998626073);
-INSERT INTO "tenure_claims" VALUES('request-2-27a7684ad2','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1f06c-671d-75f7-b232-e2aa2e12e49a"]',1795034998561930);
-INSERT INTO "tenure_claims" VALUES('request-20-0e1aaad74f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6769-7494-a631-d42eb4bd0036"]',1795034998637359);
-INSERT INTO "tenure_claims" VALUES('request-23-e511dbbceb','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6775-71ec-a6d4-9d8080114619"]',1795034998654376);
-INSERT INTO "tenure_claims" VALUES('request-3-5408b4f8fe','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6723-7224-a55d-2abeead271a1"]',1795034998566565);
-INSERT INTO "tenure_claims" VALUES('request-4-53e2ef975a','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6728-757a-b4ac-27c9d15ecfe7"]',1795034998571673);
-INSERT INTO "tenure_claims" VALUES('request-7-436e62713d','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6734-7165-9895-9b594acfb21a"]',1795034998581736);
-INSERT INTO "tenure_claims" VALUES('request-9-09c7e67edc','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f06c-6738-7298-8fcd-1178c9660eb8"]',1795034998587343);
+INSERT INTO "tenure_claims" VALUES('request-1-61e61f3d68','[["default"],["released"],1,"worker-1",true,"pool"]','["01a1f18e-fb27-772d-9a18-5c0829fd2775"]',1795054041908619);
+INSERT INTO "tenure_claims" VALUES('request-12-000e6d3ec6','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fbbc-7723-9c98-0f15ccb98505"]',1795054042054548);
+INSERT INTO "tenure_claims" VALUES('request-14-665745fa50','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fbd0-7463-81a5-4380b9398629"]',1795054042066233);
+INSERT INTO "tenure_claims" VALUES('request-16-7d7f6354b2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fbef-76d6-8524-38fba8e5d1fb"]',1795054042105625);
+INSERT INTO "tenure_claims" VALUES('request-18-bcc8c1a6aa','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fc02-75be-8789-96ed2aecd59f"]',1795054042115758);
+INSERT INTO "tenure_claims" VALUES('request-2-cdfd10522b','[["default"],["mail"],1,"worker-1",false,"pool"]','["01a1f18e-fb47-7300-af33-f55bfefcec16"]',1795054041929009);
+INSERT INTO "tenure_claims" VALUES('request-20-886c411ae2','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fc15-71da-a791-5483aab74bc4"]',1795054042144805);
+INSERT INTO "tenure_claims" VALUES('request-23-f9d72cbfba','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fc3a-7098-bc8e-729d22e818f6"]',1795054042171057);
+INSERT INTO "tenure_claims" VALUES('request-3-0b36b8be88','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fb4a-7472-b426-7d672057a432"]',1795054041931402);
+INSERT INTO "tenure_claims" VALUES('request-4-d5e17a4290','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fb4c-76b1-bd05-721579af9e5f"]',1795054041935825);
+INSERT INTO "tenure_claims" VALUES('request-7-ca1bf4880f','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fb8b-7799-90d8-04efc42be7a8"]',1795054042002095);
+INSERT INTO "tenure_claims" VALUES('request-9-209226203c','[["default"],["mail"],1,"worker-1",true,"pool"]','["01a1f18e-fba2-729a-955f-550d101373af"]',1795054042022098);
 CREATE TABLE tenure_dead_letters (
     job_id text not null primary key,
     reason_code text not null check (
@@ -60,7 +60,7 @@ CREATE TABLE tenure_dead_letters (
         case when handled_at is null then handled_as is null else ifnull(handled_as in ('redriven', 'discarded'), 0) end
     )
 ) without rowid;
-INSERT INTO "tenure_dead_letters" VALUES('01a1f06c-6775-71ec-a6d4-9d8080114619','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795034998659675,'worker-1',1795035058654376,'01a1f06c-6775-71ec-a6d4-9d8080114619',NULL,NULL);
+INSERT INTO "tenure_dead_letters" VALUES('01a1f18e-fc3a-7098-bc8e-729d22e818f6','validation_failed','input','{"type":"ValueError","message":"no"}',1,1795054042171964,'worker-1',1795054102171057,'01a1f18e-fc3a-7098-bc8e-729d22e818f6',NULL,NULL);
 CREATE TABLE tenure_deduplicated_requests (
     request_id text not null primary key,
     digest text not null,
@@ -178,48 +178,48 @@ CREATE TABLE tenure_events (
     ),
     constraint "tenure: positions count from 1" check (position >= 1)
 );
-INSERT INTO "tenure_events" VALUES(1,'01a1f06c-670c-74a2-aa4e-e8bbe1d3cfb6',1,'enqueued',NULL,'queued',1795034998541416,0,'client:ada','01a1f06c-670c-74a2-aa4e-e8bbe1d3cfb6',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(2,'01a1f06c-670f-719d-810b-7f442e9274d6',1,'enqueued',NULL,'queued',1795034998543508,0,'client:ada','01a1f06c-670f-719d-810b-7f442e9274d6',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(3,'01a1f06c-6710-7186-a148-724ead585d40',1,'enqueued',NULL,'queued',1795034998544235,0,'client:ada','01a1f06c-6710-7186-a148-724ead585d40',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(4,'01a1f06c-6711-71fb-b150-c5f5fb5985fd',1,'enqueued',NULL,'queued',1795034998545996,0,'client:ada','01a1f06c-6711-71fb-b150-c5f5fb5985fd',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(5,'01a1f06c-6711-71fb-b150-c5f5fb5985fd',3,'claimed','queued','running',1795034998547927,1,'pool:worker-1','request-1-51d5e17ad2',NULL,NULL,NULL,1795035058547927,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(6,'01a1f06c-671d-75f7-b232-e2aa2e12e49a',1,'enqueued',NULL,'queued',1795034998557968,0,'client:ada','01a1f06c-671d-75f7-b232-e2aa2e12e49a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(7,'01a1f06c-671d-75f7-b232-e2aa2e12e49a',2,'claimed','queued','claimed',1795034998561930,1,'pool:worker-1','request-2-27a7684ad2',NULL,NULL,NULL,1795035058561930,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(8,'01a1f06c-6723-7224-a55d-2abeead271a1',1,'enqueued',NULL,'queued',1795034998565658,0,'client:ada','01a1f06c-6723-7224-a55d-2abeead271a1',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(9,'01a1f06c-6723-7224-a55d-2abeead271a1',3,'claimed','queued','running',1795034998566565,1,'pool:worker-1','request-3-5408b4f8fe',NULL,NULL,NULL,1795035058566565,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(10,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',1,'enqueued',NULL,'queued',1795034998568500,0,'client:ada','01a1f06c-6728-757a-b4ac-27c9d15ecfe7',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(11,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',3,'claimed','queued','running',1795034998571673,1,'pool:worker-1','request-4-53e2ef975a',NULL,NULL,NULL,1795035058571673,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(12,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',4,'progress','running','running',1795034998574098,1,'runner:worker-1','request-5-dbc6ac7568',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(13,'01a1f06c-6728-757a-b4ac-27c9d15ecfe7',5,'heartbeat','running','running',1795034998577239,1,'runner:worker-1','request-6-edfa678bb1',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(14,'01a1f06c-6734-7165-9895-9b594acfb21a',1,'enqueued',NULL,'queued',1795034998580240,0,'client:ada','01a1f06c-6734-7165-9895-9b594acfb21a',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(15,'01a1f06c-6734-7165-9895-9b594acfb21a',3,'claimed','queued','running',1795034998581736,1,'pool:worker-1','request-7-436e62713d',NULL,NULL,NULL,1795035058581736,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(16,'01a1f06c-6734-7165-9895-9b594acfb21a',4,'suspended','running','waiting',1795034998583289,1,'runner:worker-1','request-8-572ac0c010',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(17,'01a1f06c-6738-7298-8fcd-1178c9660eb8',1,'enqueued',NULL,'queued',1795034998585628,0,'client:ada','01a1f06c-6738-7298-8fcd-1178c9660eb8',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(18,'01a1f06c-6738-7298-8fcd-1178c9660eb8',3,'claimed','queued','running',1795034998587343,1,'pool:worker-1','request-9-09c7e67edc',NULL,NULL,NULL,1795035058587343,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(19,'01a1f06c-6738-7298-8fcd-1178c9660eb8',4,'retry_scheduled','running','retry',1795034998588670,1,'runner:worker-1','request-10-a9e63e418b','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795038598588670,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(20,'01a1f06c-6711-71fb-b150-c5f5fb5985fd',4,'released','running','stalled',1795034998590066,1,'runner:worker-1','request-11-7fede50d0c',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(21,'01a1f06c-673e-7331-9bd8-4ab5f130fce0',1,'enqueued',NULL,'queued',1795034998590772,0,'client:ada','01a1f06c-673e-7331-9bd8-4ab5f130fce0',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(22,'01a1f06c-673e-7331-9bd8-4ab5f130fce0',3,'claimed','queued','running',1795034998593912,1,'pool:worker-1','request-12-d2ebf535fe',NULL,NULL,NULL,1795035058593912,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(23,'01a1f06c-673e-7331-9bd8-4ab5f130fce0',4,'succeeded','running','succeeded',1795034998595197,1,'runner:worker-1','request-13-4392bf6e48',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(24,'01a1f06c-6746-7540-a0ae-44dd2db32e56',1,'enqueued',NULL,'queued',1795034998598359,0,'client:ada','01a1f06c-6746-7540-a0ae-44dd2db32e56',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(25,'01a1f06c-6746-7540-a0ae-44dd2db32e56',3,'claimed','queued','running',1795034998599977,1,'pool:worker-1','request-14-6233ef2004',NULL,NULL,NULL,1795035058599977,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(26,'01a1f06c-6746-7540-a0ae-44dd2db32e56',4,'committed','running','running',1795034998603698,1,'runner:worker-1','request-15-7a43a818ca',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(27,'01a1f06c-6754-758a-b22b-321b23ea30eb',1,'enqueued',NULL,'queued',1795034998612563,0,'client:ada','01a1f06c-6754-758a-b22b-321b23ea30eb',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(28,'01a1f06c-6754-758a-b22b-321b23ea30eb',3,'claimed','queued','running',1795034998620969,1,'pool:worker-1','request-16-e24828bfd6',NULL,NULL,NULL,1795035058620969,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(29,'01a1f06c-6754-758a-b22b-321b23ea30eb',4,'committed','running','running',1795034998622432,1,'runner:worker-1','request-17-64da45947d',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
-INSERT INTO "tenure_events" VALUES(30,'01a1f06c-6754-758a-b22b-321b23ea30eb',5,'succeeded','running','succeeded',1795034998622432,1,'runner:worker-1','request-17-64da45947d',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(31,'01a1f06c-6760-76fb-89b0-8ff3245029d5',1,'enqueued',NULL,'queued',1795034998624787,0,'client:ada','01a1f06c-6760-76fb-89b0-8ff3245029d5',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(32,'01a1f06c-6760-76fb-89b0-8ff3245029d5',3,'claimed','queued','running',1795034998626073,1,'pool:worker-1','request-18-e08e3cfc3c',NULL,NULL,NULL,1795035058626073,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(33,'01a1f06c-6760-76fb-89b0-8ff3245029d5',4,'failed','running','failed',1795034998631940,1,'runner:worker-1','request-19-3f7ddffc47',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(34,'01a1f06c-6769-7494-a631-d42eb4bd0036',1,'enqueued',NULL,'queued',1795034998633184,0,'client:ada','01a1f06c-6769-7494-a631-d42eb4bd0036',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(35,'01a1f06c-6769-7494-a631-d42eb4bd0036',3,'claimed','queued','running',1795034998637359,1,'pool:worker-1','request-20-0e1aaad74f',NULL,NULL,NULL,1795035058637359,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(36,'01a1f06c-6769-7494-a631-d42eb4bd0036',4,'halted','running','halted',1795034998642232,1,'runner:worker-1','request-21-4cd98cee38','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(37,'01a1f06c-670f-719d-810b-7f442e9274d6',2,'cancelled','queued','cancelled',1795034998644079,0,'client:ada','request-22-597abd5bcf',NULL,NULL,NULL,NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(38,'01a1f06c-6775-71ec-a6d4-9d8080114619',1,'enqueued',NULL,'queued',1795034998645656,0,'client:ada','01a1f06c-6775-71ec-a6d4-9d8080114619',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(39,'01a1f06c-6775-71ec-a6d4-9d8080114619',3,'claimed','queued','running',1795034998654376,1,'pool:worker-1','request-23-e511dbbceb',NULL,NULL,NULL,1795035058654376,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(40,'01a1f06c-6775-71ec-a6d4-9d8080114619',4,'dead_lettered','running','dead_lettered',1795034998659675,1,'runner:worker-1','request-24-58e6a57a8d','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(41,'01a1f06c-6710-7186-a148-724ead585d40',2,'signalled','queued','queued',1795034998662959,0,'client:ada','request-25-d56c068cbc',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
-INSERT INTO "tenure_events" VALUES(42,'01a1f06c-6710-7186-a148-724ead585d40',3,'cancel_requested','queued','queued',1795034998662959,0,'client:ada','request-25-d56c068cbc',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(1,'01a1f18e-faf8-70e6-aeb6-90f61552657f',1,'enqueued',NULL,'queued',1795054041848880,0,'client:ada','01a1f18e-faf8-70e6-aeb6-90f61552657f',NULL,NULL,'RqGbD_UAcqwEceVjtgIf8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(2,'01a1f18e-fb07-76a1-95eb-af44233c34ec',1,'enqueued',NULL,'queued',1795054041867714,0,'client:ada','01a1f18e-fb07-76a1-95eb-af44233c34ec',NULL,NULL,'3fs6hkfC5i7v-NmktkQGJg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(3,'01a1f18e-fb12-71f3-bfd4-6d97cbe1000a',1,'enqueued',NULL,'queued',1795054041874591,0,'client:ada','01a1f18e-fb12-71f3-bfd4-6d97cbe1000a',NULL,NULL,'2H1gdPuUKmqcZhv-zfgHig',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(4,'01a1f18e-fb27-772d-9a18-5c0829fd2775',1,'enqueued',NULL,'queued',1795054041895706,0,'client:ada','01a1f18e-fb27-772d-9a18-5c0829fd2775',NULL,NULL,'d4D1gfYqJXN3IY3zXn30RQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(5,'01a1f18e-fb27-772d-9a18-5c0829fd2775',3,'claimed','queued','running',1795054041908619,1,'pool:worker-1','request-1-61e61f3d68',NULL,NULL,NULL,1795054101908619,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(6,'01a1f18e-fb47-7300-af33-f55bfefcec16',1,'enqueued',NULL,'queued',1795054041928145,0,'client:ada','01a1f18e-fb47-7300-af33-f55bfefcec16',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(7,'01a1f18e-fb47-7300-af33-f55bfefcec16',2,'claimed','queued','claimed',1795054041929009,1,'pool:worker-1','request-2-cdfd10522b',NULL,NULL,NULL,1795054101929009,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(8,'01a1f18e-fb4a-7472-b426-7d672057a432',1,'enqueued',NULL,'queued',1795054041930745,0,'client:ada','01a1f18e-fb4a-7472-b426-7d672057a432',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(9,'01a1f18e-fb4a-7472-b426-7d672057a432',3,'claimed','queued','running',1795054041931402,1,'pool:worker-1','request-3-0b36b8be88',NULL,NULL,NULL,1795054101931402,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(10,'01a1f18e-fb4c-76b1-bd05-721579af9e5f',1,'enqueued',NULL,'queued',1795054041932319,0,'client:ada','01a1f18e-fb4c-76b1-bd05-721579af9e5f',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(11,'01a1f18e-fb4c-76b1-bd05-721579af9e5f',3,'claimed','queued','running',1795054041935825,1,'pool:worker-1','request-4-d5e17a4290',NULL,NULL,NULL,1795054101935825,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(12,'01a1f18e-fb4c-76b1-bd05-721579af9e5f',4,'progress','running','running',1795054041975653,1,'runner:worker-1','request-5-65c2e7562c',NULL,'{"percent":40,"message":"almost"}','kLGAt6jwfhR9HRjR0ilbVQ',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(13,'01a1f18e-fb4c-76b1-bd05-721579af9e5f',5,'heartbeat','running','running',1795054041992064,1,'runner:worker-1','request-6-1d789f724d',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(14,'01a1f18e-fb8b-7799-90d8-04efc42be7a8',1,'enqueued',NULL,'queued',1795054041996057,0,'client:ada','01a1f18e-fb8b-7799-90d8-04efc42be7a8',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(15,'01a1f18e-fb8b-7799-90d8-04efc42be7a8',3,'claimed','queued','running',1795054042002095,1,'pool:worker-1','request-7-ca1bf4880f',NULL,NULL,NULL,1795054102002095,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(16,'01a1f18e-fb8b-7799-90d8-04efc42be7a8',4,'suspended','running','waiting',1795054042014745,1,'runner:worker-1','request-8-52e34c4c75',NULL,'{"seen_rev":0,"waiting_for":"signal"}',NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(17,'01a1f18e-fba2-729a-955f-550d101373af',1,'enqueued',NULL,'queued',1795054042018271,0,'client:ada','01a1f18e-fba2-729a-955f-550d101373af',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(18,'01a1f18e-fba2-729a-955f-550d101373af',3,'claimed','queued','running',1795054042022098,1,'pool:worker-1','request-9-209226203c',NULL,NULL,NULL,1795054102022098,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(19,'01a1f18e-fba2-729a-955f-550d101373af',4,'retry_scheduled','running','retry',1795054042033640,1,'runner:worker-1','request-10-8cb91f39dd','ValueError','{"error":{"type":"ValueError","message":"no"},"delay_seconds":3600.0}','JLDoV2gEM0YirfVeqBQUrA',1795057642033640,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(20,'01a1f18e-fb27-772d-9a18-5c0829fd2775',4,'released','running','stalled',1795054042042119,1,'runner:worker-1','request-11-cc068b073e',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(21,'01a1f18e-fbbc-7723-9c98-0f15ccb98505',1,'enqueued',NULL,'queued',1795054042044364,0,'client:ada','01a1f18e-fbbc-7723-9c98-0f15ccb98505',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(22,'01a1f18e-fbbc-7723-9c98-0f15ccb98505',3,'claimed','queued','running',1795054042054548,1,'pool:worker-1','request-12-000e6d3ec6',NULL,NULL,NULL,1795054102054548,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(23,'01a1f18e-fbbc-7723-9c98-0f15ccb98505',4,'succeeded','running','succeeded',1795054042063182,1,'runner:worker-1','request-13-5409af6835',NULL,NULL,'WL9bVHjl0ft0Qdrv-f0e1g',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(24,'01a1f18e-fbd0-7463-81a5-4380b9398629',1,'enqueued',NULL,'queued',1795054042064163,0,'client:ada','01a1f18e-fbd0-7463-81a5-4380b9398629',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(25,'01a1f18e-fbd0-7463-81a5-4380b9398629',3,'claimed','queued','running',1795054042066233,1,'pool:worker-1','request-14-665745fa50',NULL,NULL,NULL,1795054102066233,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(26,'01a1f18e-fbd0-7463-81a5-4380b9398629',4,'committed','running','running',1795054042079815,1,'runner:worker-1','request-15-cb62b0afcb',NULL,NULL,'TLelzlwIpXUTQ4wN4Yu5NQ',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(27,'01a1f18e-fbef-76d6-8524-38fba8e5d1fb',1,'enqueued',NULL,'queued',1795054042095594,0,'client:ada','01a1f18e-fbef-76d6-8524-38fba8e5d1fb',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(28,'01a1f18e-fbef-76d6-8524-38fba8e5d1fb',3,'claimed','queued','running',1795054042105625,1,'pool:worker-1','request-16-7d7f6354b2',NULL,NULL,NULL,1795054102105625,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(29,'01a1f18e-fbef-76d6-8524-38fba8e5d1fb',4,'committed','running','running',1795054042108600,1,'runner:worker-1','request-17-b3f3a4c7f4',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,1,1,NULL);
+INSERT INTO "tenure_events" VALUES(30,'01a1f18e-fbef-76d6-8524-38fba8e5d1fb',5,'succeeded','running','succeeded',1795054042108600,1,'runner:worker-1','request-17-b3f3a4c7f4',NULL,NULL,'a4ayc_80_OGda4BO_1o_Vw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(31,'01a1f18e-fc02-75be-8789-96ed2aecd59f',1,'enqueued',NULL,'queued',1795054042114334,0,'client:ada','01a1f18e-fc02-75be-8789-96ed2aecd59f',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(32,'01a1f18e-fc02-75be-8789-96ed2aecd59f',3,'claimed','queued','running',1795054042115758,1,'pool:worker-1','request-18-bcc8c1a6aa',NULL,NULL,NULL,1795054102115758,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(33,'01a1f18e-fc02-75be-8789-96ed2aecd59f',4,'failed','running','failed',1795054042128750,1,'runner:worker-1','request-19-f7293da1f5',NULL,'{"error":{"type":"ValueError","message":"no"}}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(34,'01a1f18e-fc15-71da-a791-5483aab74bc4',1,'enqueued',NULL,'queued',1795054042133860,0,'client:ada','01a1f18e-fc15-71da-a791-5483aab74bc4',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(35,'01a1f18e-fc15-71da-a791-5483aab74bc4',3,'claimed','queued','running',1795054042144805,1,'pool:worker-1','request-20-886c411ae2',NULL,NULL,NULL,1795054102144805,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(36,'01a1f18e-fc15-71da-a791-5483aab74bc4',4,'halted','running','halted',1795054042155867,1,'runner:worker-1','request-21-6127cda460','too dear',NULL,'CAqe1ChVnvYCZotMAPEU8Q',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(37,'01a1f18e-fb07-76a1-95eb-af44233c34ec',2,'cancelled','queued','cancelled',1795054042167233,0,'client:ada','request-22-02c94c1fa9',NULL,NULL,NULL,NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(38,'01a1f18e-fc3a-7098-bc8e-729d22e818f6',1,'enqueued',NULL,'queued',1795054042170295,0,'client:ada','01a1f18e-fc3a-7098-bc8e-729d22e818f6',NULL,NULL,'iAbatL65sPFwlssl2GlECg',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(39,'01a1f18e-fc3a-7098-bc8e-729d22e818f6',3,'claimed','queued','running',1795054042171057,1,'pool:worker-1','request-23-f9d72cbfba',NULL,NULL,NULL,1795054102171057,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(40,'01a1f18e-fc3a-7098-bc8e-729d22e818f6',4,'dead_lettered','running','dead_lettered',1795054042171964,1,'runner:worker-1','request-24-48f15ca87f','validation_failed','{"error":{"type":"ValueError","message":"no"},"stage":"input"}','JLDoV2gEM0YirfVeqBQUrA',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(41,'01a1f18e-fb12-71f3-bfd4-6d97cbe1000a',2,'signalled','queued','queued',1795054042173832,0,'client:ada','request-25-6a0b88fa69',NULL,'{"name":"go"}','eQJpm-Qsio5G-7tFAXJlFw',NULL,0,1,NULL);
+INSERT INTO "tenure_events" VALUES(42,'01a1f18e-fb12-71f3-bfd4-6d97cbe1000a',3,'cancel_requested','queued','queued',1795054042173832,0,'client:ada','request-25-6a0b88fa69',NULL,NULL,NULL,NULL,0,1,NULL);
 CREATE TABLE tenure_jobs (
     id text not null primary key,
     kind text not null,
@@ -386,21 +386,21 @@ CREATE TABLE tenure_jobs (
     constraint "tenure: progress is 0 to 100" check (progress is null or progress between 0 and 100),
     constraint "tenure: flags are 0 or 1" check (lost between 0 and 1 and awaited between 0 and 1)
 );
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-670c-74a2-aa4e-e8bbe1d3cfb6','queued',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795034998541416,1795034998541416,0,0,0,0,1795034998541416,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-670f-719d-810b-7f442e9274d6','cancelled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795034998543508,1795034998644079,0,0,0,0,1795034998543508,NULL,NULL,NULL,NULL,NULL,NULL,1795034998644079,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6710-7186-a148-724ead585d40','signalled',222502182939032,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795034998544235,1795034998662959,0,0,0,0,1795034998544235,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6711-71fb-b150-c5f5fb5985fd','released',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795034998545996,1795034998590066,1,0,0,0,1795034998545996,NULL,NULL,NULL,NULL,NULL,1795034998547927,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-671d-75f7-b232-e2aa2e12e49a','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795034998557968,1795034998561930,1,0,0,0,1795034998557968,'worker-1','ff4c596c-15f9-4d8e-824b-8a6c0c564db7',1795035058561930,1795035038561930,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6723-7224-a55d-2abeead271a1','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795034998565658,1795034998566565,1,0,0,0,1795034998565658,'worker-1','13a28a7c-d228-404b-9864-65b6fdd1b914',1795035058566565,1795035038566565,1795121398566565,1795034998566565,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6728-757a-b4ac-27c9d15ecfe7','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795034998568500,1795034998577239,1,0,0,0,1795034998568500,'worker-1','d76d55fd-a9e6-4bd6-96ef-e46567d58593',1795035058571673,1795035038577239,1795121398571673,1795034998571673,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6734-7165-9895-9b594acfb21a','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795034998580240,1795034998583289,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795034998581736,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6738-7298-8fcd-1178c9660eb8','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795034998585628,1795034998588670,1,1,0,0,1795038598588670,NULL,NULL,NULL,NULL,NULL,1795034998587343,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-673e-7331-9bd8-4ab5f130fce0','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795034998590772,1795034998595197,1,0,0,0,1795034998590772,NULL,NULL,NULL,NULL,NULL,1795034998593912,1795034998595197,1795034998595197,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6746-7540-a0ae-44dd2db32e56','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795034998598359,1795034998603698,1,0,0,0,1795034998598359,'worker-1','d282e524-e823-47a0-bc77-1a6952142987',1795035058599977,1795035038599977,1795121398599977,1795034998599977,NULL,1795034998603698,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6754-758a-b22b-321b23ea30eb','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795034998612563,1795034998622432,1,0,0,0,1795034998612563,NULL,NULL,NULL,NULL,NULL,1795034998620969,1795034998622432,1795034998622432,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6760-76fb-89b0-8ff3245029d5','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795034998624787,1795034998631940,1,1,0,0,1795034998624787,NULL,NULL,NULL,NULL,NULL,1795034998626073,1795034998631940,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6769-7494-a631-d42eb4bd0036','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795034998633184,1795034998642232,1,0,0,0,1795034998633184,NULL,NULL,NULL,NULL,NULL,1795034998637359,1795034998642232,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
-INSERT INTO "tenure_jobs" VALUES('01a1f06c-6775-71ec-a6d4-9d8080114619','mail',222502182939032,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795034998645656,1795034998659675,1,1,0,0,1795034998645656,NULL,NULL,NULL,NULL,NULL,1795034998654376,1795034998659675,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-faf8-70e6-aeb6-90f61552657f','queued',203623421713416,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',1,1795054041848880,1795054041848880,0,0,0,0,1795054041848880,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb07-76a1-95eb-af44233c34ec','cancelled',203623421713416,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'cancelled',2,1795054041867714,1795054042167233,0,0,0,0,1795054041867714,NULL,NULL,NULL,NULL,NULL,NULL,1795054042167233,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,'requested',NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb12-71f3-bfd4-6d97cbe1000a','signalled',203623421713416,'default',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'queued',3,1795054041874591,1795054042173832,0,0,0,0,1795054041874591,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'requested',2,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb27-772d-9a18-5c0829fd2775','released',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'stalled',4,1795054041895706,1795054042042119,1,0,0,0,1795054041895706,NULL,NULL,NULL,NULL,NULL,1795054041908619,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb47-7300-af33-f55bfefcec16','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'claimed',2,1795054041928145,1795054041929009,1,0,0,0,1795054041928145,'worker-1','4ede6cca-5556-405a-b6bc-95fc225f8d1f',1795054101929009,1795054081929009,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb4a-7472-b426-7d672057a432','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',3,1795054041930745,1795054041931402,1,0,0,0,1795054041930745,'worker-1','470a70e6-e7af-4cb3-97ed-79c94fea33e3',1795054101931402,1795054081931402,1795140441931402,1795054041931402,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'queued',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb4c-76b1-bd05-721579af9e5f','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',5,1795054041932319,1795054041992064,1,0,0,0,1795054041932319,'worker-1','d3ae9492-b184-4547-a8f7-4f1e98c8a046',1795054101935825,1795054081992064,1795140441935825,1795054041935825,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,40,NULL,1,'running',NULL,'almost',NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fb8b-7799-90d8-04efc42be7a8','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'waiting',4,1795054041996057,1795054042014745,1,0,0,0,NULL,NULL,NULL,NULL,NULL,NULL,1795054042002095,NULL,NULL,NULL,0,'signal',NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fba2-729a-955f-550d101373af','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'retry',4,1795054042018271,1795054042033640,1,1,0,0,1795057642033640,NULL,NULL,NULL,NULL,NULL,1795054042022098,NULL,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fbbc-7723-9c98-0f15ccb98505','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',4,1795054042044364,1795054042063182,1,0,0,0,1795054042044364,NULL,NULL,NULL,NULL,NULL,1795054042054548,1795054042063182,1795054042063182,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,'"done"',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fbd0-7463-81a5-4380b9398629','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'running',4,1795054042064163,1795054042079815,1,0,0,0,1795054042064163,'worker-1','e9c1d527-7e77-45ca-9ca0-ff77af3494b7',1795054102066233,1795054082066233,1795140442066233,1795054042066233,NULL,1795054042079815,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,'"kept"',NULL,NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fbef-76d6-8524-38fba8e5d1fb','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'succeeded',5,1795054042095594,1795054042108600,1,0,0,0,1795054042095594,NULL,NULL,NULL,NULL,NULL,1795054042105625,1795054042108600,1795054042108600,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,2,'running',NULL,NULL,NULL,NULL,'1',NULL,NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fc02-75be-8789-96ed2aecd59f','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'failed',4,1795054042114334,1795054042128750,1,1,0,0,1795054042114334,NULL,NULL,NULL,NULL,NULL,1795054042115758,1795054042128750,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{"type":"ValueError","message":"no"}','{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fc15-71da-a791-5483aab74bc4','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'halted',4,1795054042133860,1795054042155867,1,0,0,0,1795054042133860,NULL,NULL,NULL,NULL,NULL,1795054042144805,1795054042155867,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'too dear',NULL,NULL,'[1]',NULL,NULL,'{}');
+INSERT INTO "tenure_jobs" VALUES('01a1f18e-fc3a-7098-bc8e-729d22e818f6','mail',203623421713416,'default',30000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,0,'dead_lettered',4,1795054042170295,1795054042171964,1,1,0,0,1795054042170295,NULL,NULL,NULL,NULL,NULL,1795054042171057,1795054042171964,NULL,NULL,0,NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,1,'running',NULL,NULL,'validation_failed',NULL,NULL,NULL,NULL,'{"type":"ValueError","message":"no"}','{}');
 CREATE TABLE tenure_log_cursors (
     name text not null primary key,
     position text,
@@ -427,7 +427,7 @@ CREATE TABLE tenure_migrations (
     checksum text not null,
     applied_at integer not null
 );
-INSERT INTO "tenure_migrations" VALUES(1,'initial','301697d10fc6dd74',1795034998528991);
+INSERT INTO "tenure_migrations" VALUES(1,'initial','9bff1c856bae3232',1795054041833987);
 CREATE TABLE tenure_operator_log (
     id integer primary key autoincrement,
     at integer not null,
@@ -479,7 +479,7 @@ CREATE TABLE tenure_policies (
     id integer primary key,
     body text not null unique
 );
-INSERT INTO "tenure_policies" VALUES(222502182939032,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":14400.0},"budget":null,"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":20,"on_exhausted":"dead_letter","on_lost":"requeue","on_timeout":"retry","timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
+INSERT INTO "tenure_policies" VALUES(203623421713416,'{"backoff":{"base_seconds":0.5,"factor":2.0,"max_seconds":14400.0},"budget":null,"heartbeat_seconds":null,"lease_seconds":60.0,"max_attempts":20,"on_exhausted":"dead_letter","on_lost":"requeue","on_timeout":"retry","signals_max":null,"timeouts":{"claimed_seconds":null,"queued_seconds":null,"running_seconds":86400.0}}');
 CREATE TABLE tenure_queues (
     name text not null primary key,
     paused_at integer,
@@ -571,7 +571,7 @@ CREATE TABLE tenure_signals (
     at integer not null,
     primary key (job_id, rev)
 ) without rowid;
-INSERT INTO "tenure_signals" VALUES('01a1f06c-6710-7186-a148-724ead585d40',2,'go','7',1795034998662959);
+INSERT INTO "tenure_signals" VALUES('01a1f18e-fb12-71f3-bfd4-6d97cbe1000a',2,'go','7',1795054042173832);
 CREATE TABLE tenure_steps (
     number integer primary key,
     job_id text not null,
@@ -621,7 +621,6 @@ CREATE TABLE tenure_subscriptions (
     endpoint text not null references tenure_endpoints (name) on delete cascade,
     topic text not null,
     filters text,
-    vocabulary text,
     block_seconds real check (block_seconds >= 0 and block_seconds < 1e9),
     updated_at integer not null,
     primary key (endpoint, topic),
