@@ -37,6 +37,9 @@ class EndpointWorkers:
     def add(self, deliveries: Iterable[StreamDelivery]) -> None:
         """Deliver these streams too."""
         self._waiting.extend(deliveries)
+        self._start()
+
+    def _start(self) -> None:
         for _ in range(min(self._options.concurrency - self._workers, len(self._waiting))):
             task = self._seams.spawn.task(self._work(), name="tenure-outbox-worker")
             self._workers += 1
@@ -70,7 +73,10 @@ class EndpointWorkers:
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._workers -= 1
-        if self._workers == 0:
+        if not task.cancelled():
+            # Streams may have come after the worker had seen that none waits.
+            self._start()
+        elif self._workers == 0:
             # Cancelled workers leave streams behind, whose leases end in time.
             while self._waiting:
                 self._ended(self._waiting.popleft(), asyncio.CancelledError())
