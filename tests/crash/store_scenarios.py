@@ -59,6 +59,11 @@ async def enqueue_homogeneous(context: Context) -> Sequence[EnqueueResult]:
     return await context.store.enqueue([context.drive.enqueue(id=job_id(10 + n), policy=LONG) for n in range(3)])
 
 
+async def enqueue_one(context: Context) -> Sequence[EnqueueResult]:
+    """A single job, for which PostgreSQL has its own statement too."""
+    return await context.store.enqueue([context.drive.enqueue(id=job_id(10), policy=LONG)])
+
+
 async def one_with_a_dedupe_key(drive: Driver) -> list[Job]:
     return [await drive.add(id=job_id(1), dedupe_key="ada")]
 
@@ -185,6 +190,7 @@ def checkpointing_store(url: str) -> Store:
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("enqueue many", enqueue_many, new_policies=True),
     Scenario("enqueue a homogeneous batch", enqueue_homogeneous, new_policies=True),
+    Scenario("enqueue one", enqueue_one, new_policies=True),
     Scenario("enqueue a duplicate", enqueue_duplicate, one_with_a_dedupe_key),
     Scenario("claim and start three", claim_three, four_queued),
     Scenario("claim one", claim_one, four_queued),

@@ -55,15 +55,15 @@ CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.
 PLANNED_ONCE = frozenset(
     {
         "artifacts/insert", "budgets/insert", "budgets/lock", "budgets/select", "budgets/settle",
-        "events/select_history", "events/select_tail", "jobs/apply", "jobs/claim",
-        "jobs/claim_lane", "jobs/complete", "jobs/count_leased_by_partition", "jobs/enqueue",
-        "jobs/enqueue_homogeneous", "jobs/renew_leases", "jobs/select", "jobs/signal", "jobs/select_due_candidates",
+        "events/select_history", "events/select_tail", "jobs/apply", "jobs/claim", "jobs/claim_lane", "jobs/complete",
+        "jobs/count_leased_by_partition", "jobs/enqueue", "jobs/enqueue_homogeneous", "jobs/enqueue_one",
+        "jobs/renew_leases", "jobs/select", "jobs/signal", "jobs/select_due_candidates",
         "jobs/select_due_of_partitions", "jobs/select_due_pinned", "jobs/select_partitions", "jobs/select_recoverable",
         "jobs/select_wakeable", "jobs/select_with_clock", "jobs/select_with_events", "jobs/select_with_token",
         "outbox/insert", "policies/insert", "policies/select", "queues/delete", "queues/lock_limited", "queues/pause",
         "queues/put", "queues/resume", "queues/select", "queues/update_usage", "rate_usage/select",
-        "reservations/insert", "reservations/select", "signals/select",
-        "steps/insert", "steps/insert_one", "steps/select", "steps/select_recorded", "workers/stop", "workers/upsert",
+        "reservations/insert", "reservations/select", "signals/select", "steps/insert", "steps/insert_one",
+        "steps/select", "steps/select_recorded", "workers/stop", "workers/upsert",
     }
 )  # fmt: skip
 """Statements for which one plan is right whatever they are given. Others have filters that may be left out, and are

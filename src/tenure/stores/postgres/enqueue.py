@@ -54,13 +54,13 @@ class PostgresEnqueuer:
         """The new jobs of requests that have no keys; None where one of them may have been asked before."""
         first = requests[0]
         notified = after is None and self._notifier.may_notify_inline()
-        values = _homogeneous_parameters(requests)
+        statement, values = _plain_insert(requests)
         values["policy"] = await self._policies.number(first.origin.policy)
         values["notify"] = CHANNEL if notified else None
         if after is not None:
             await after
         try:
-            answers = await self._fetches.fetch("jobs/enqueue_homogeneous", values)
+            answers = await self._fetches.fetch(statement, values)
         except asyncpg.UniqueViolationError:
             return None
         if not answers:
@@ -68,16 +68,25 @@ class PostgresEnqueuer:
         return HomogeneousResults(new_job(first, answers[0]["now"]), requests), notified
 
 
-def _homogeneous_parameters(requests: Sequence[EnqueueRequest]) -> dict[str, Any]:
-    """The arrays and values of `jobs/enqueue_homogeneous.sql`, without the policy's number and the notification."""
+def _plain_insert(requests: Sequence[EnqueueRequest]) -> tuple[str, dict[str, Any]]:
+    """The statement that inserts these requests, and its values without the policy's number and the notification."""
     first = requests[0]
-    origin = first.origin
+    values = _shared_values(first)
+    if len(requests) == 1:
+        origin = first.origin
+        values["id"], values["payload"], [values["digest"]] = origin.id, origin.payload, origin_digests([origin])
+        return "jobs/enqueue_one", values
     origins = [request.origin for request in requests]
     payloads = once([one.payload for one in origins])
+    values["ids"], values["payloads"] = [one.id for one in origins], payloads
+    values["digests"] = origin_digests(origins[: len(payloads)])
+    return "jobs/enqueue_homogeneous", values
+
+
+def _shared_values(first: EnqueueRequest) -> dict[str, Any]:
+    """What homogeneous requests have in common."""
+    origin = first.origin
     return {
-        "ids": [one.id for one in origins],
-        "payloads": payloads,
-        "digests": origin_digests(origins[: len(payloads)]),
         "kind": origin.kind,
         "queue": origin.queue,
         "priority": origin.priority,
