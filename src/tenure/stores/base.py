@@ -62,6 +62,7 @@ from tenure.stores.contract import (
     Subscription,
     WorkerRecord,
     due_later,
+    have_notified,
     is_homogeneous,
     released_queues,
     wakeups_of,
@@ -294,7 +295,7 @@ class BaseStore(ABC):
         if self._limited_queues:
             names |= released_queues(outcomes) & self._limited_queues
         if names:
-            self.wake(names)
+            self.wake(names, notified=have_notified(outcomes))
         return outcomes
 
     async def wake_parents(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:

@@ -16,11 +16,13 @@ from tenure.stores.contract.requests import Request
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The change was written. `renewed`: a heartbeat extended the lease."""
+    """The change was written. `renewed`: a heartbeat extended the lease. `notified`: the write itself has notified the
+    other processes that wait for jobs of the queue."""
 
     change: Change
     at: datetime
     renewed: bool = False
+    notified: bool = False
 
     @property
     def status(self) -> Status:
@@ -131,6 +133,11 @@ def wakeups_of(outcomes: Iterable[Outcome]) -> set[str]:
             if before.owner is not None and change.guard is not ClockGuard.LIVE_LEASE:
                 names.add(worker_wakeup(before.owner))
     return names
+
+
+def have_notified(outcomes: Iterable[Outcome]) -> bool:
+    """Whether the writes themselves have notified other processes of all that `wakeups_of` names."""
+    return all(isinstance(outcome, Applied) and outcome.notified for outcome in outcomes)
 
 
 def released_queues(outcomes: Iterable[Outcome]) -> set[str]:

@@ -19,6 +19,7 @@ from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.signals import signal_waiting
+from tenure.stores.postgres.wakeups import PostgresNotifier
 
 HOLDERS_SECONDS = 1.0
 """How long the sessions that have locked rows are remembered."""
@@ -27,15 +28,21 @@ HOLDERS_SECONDS = 1.0
 class PostgresApplier:
     """Performs requests with the statements that `fetches` sends: each in a transaction of its own, or all in one."""
 
-    def __init__(self, fetches: Fetches, policies: PostgresPolicies, batches: ChangeBatches) -> None:
-        self._fetches, self._policies, self._batches = fetches, policies, batches
+    def __init__(
+        self,
+        fetches: Fetches,
+        policies: PostgresPolicies,
+        batches: ChangeBatches,
+        notifier: PostgresNotifier | None = None,
+    ) -> None:
+        self._fetches, self._policies, self._batches, self._notifier = fetches, policies, batches, notifier
         self._holders: dict[UUID, str] = {}
         self._holders_until_seconds = 0.0
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of each request, in order. Several for one job follow each other."""
         if len(requests) == 1 and not self._batches.in_block:
-            sent = await signal_waiting(self._fetches, self._policies, requests[0])
+            sent = await signal_waiting(self._fetches, self._policies, requests[0], notifier=self._notifier)
             if sent is not None:
                 return [sent]
         outcomes: dict[int, Outcome] = {}

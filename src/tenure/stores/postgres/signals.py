@@ -1,4 +1,5 @@
-"""Sends a signal to a suspended run in one round trip, without reading the run first.
+"""Sends a signal to a suspended run in one round trip, without reading the run first. The same statement notifies the
+workers.
 
 Everything else about signals, refusals among them, is decided on the row that is there, as for other operations.
 """
@@ -17,13 +18,18 @@ from tenure.stores.postgres.apply_batch import POISON
 from tenure.stores.postgres.connections import Fetches
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.rows import job_from
+from tenure.stores.postgres.wakeups import CHANNEL, PostgresNotifier
 
 
-async def signal_waiting(fetches: Fetches, policies: PostgresPolicies, request: Request) -> Outcome | None:
+async def signal_waiting(
+    fetches: Fetches, policies: PostgresPolicies, request: Request, *, notifier: PostgresNotifier | None
+) -> Outcome | None:
     """The outcome of a signal to a job that waits. None: nothing was written, or the row cannot be read."""
     values = _parameters(request)
     if values is None:
         return None
+    notified = notifier is not None and notifier.may_notify_inline()
+    values["notify"] = CHANNEL if notified else None
     try:
         [row] = await fetches.fetch("jobs/signal", values)
         if row["id"] is None:
@@ -32,7 +38,7 @@ async def signal_waiting(fetches: Fetches, policies: PostgresPolicies, request: 
     except (*POISON, OverflowError, RowPoisoned):
         return None
     change = decide_chain(before, request.operations, request.actor, request_id=request.request_id)
-    return Applied(redacted(change), row["at"])
+    return Applied(redacted(change), row["at"], notified=notified)
 
 
 def _parameters(request: Request) -> dict[str, Any] | None:

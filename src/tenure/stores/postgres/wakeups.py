@@ -26,7 +26,7 @@ select pg_notify($1, queue), set_config('synchronous_commit', 'off', true) from 
 """A notification is not worth waiting for the disk."""
 PAUSE_SECONDS = 0.005
 INLINE_AFTER_SECONDS = 0.01
-"""How long no enqueue has notified before the next one may notify in its own statement."""
+"""How long no enqueue or signal was written before the next one may notify in its own statement."""
 RETRY_SECONDS = 1.0
 
 log = logging.getLogger("tenure.stores.postgres")
@@ -41,13 +41,13 @@ class PostgresNotifier:
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._subscriptions: set[_Subscription] = set()
-        self._enqueued_at_seconds = -inf
+        self._written_at_seconds = -inf
 
     def may_notify_inline(self) -> bool:
-        """Whether the next enqueue may notify in its own statement, which saves a round trip. Only after a pause: a
-        transaction that notifies blocks all others that do so until it is on disk."""
+        """Whether the next enqueue or signal may notify in its own statement, which saves a round trip. Only after a
+        pause: a transaction that notifies blocks all others that do so until it is on disk."""
         now = self._seams.clock.monotonic_seconds()
-        paused, self._enqueued_at_seconds = now - self._enqueued_at_seconds >= INLINE_AFTER_SECONDS, now
+        paused, self._written_at_seconds = now - self._written_at_seconds >= INLINE_AFTER_SECONDS, now
         return paused
 
     def notify(self, queues: Iterable[str], *, notified: bool = False) -> None:

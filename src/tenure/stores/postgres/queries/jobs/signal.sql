@@ -1,5 +1,5 @@
 -- Sends a signal to a suspended run in one statement, whatever its revision: the commonest signal. Returns the row as it was,
--- and the time.
+-- and the time. Notifies the channel :notify of the queue, if it is given.
 -- Guard: the job waits, is not committed, does not undo its steps, has no time limit for waiting to be claimed, takes one more
 -- signal, and no event has the request id. A row that was changed since the statement began is another one than was read:
 -- nothing is written.
@@ -53,6 +53,7 @@ moved as (
     from accepted
     where job.id = accepted.id
 )
-select locked.*, accepted.at
+select locked.*, accepted.at,
+    case when :notify::text is not null and accepted.id is not null then pg_notify(:notify::text, locked.queue) end
 from set_config('tenure.writer', 'store', true) writer
 left join (accepted join locked on locked.id = accepted.id) on true
