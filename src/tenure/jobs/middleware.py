@@ -149,14 +149,18 @@ def on_thread(layers: Sequence[Middleware], call: Callable[[], Any]) -> Callable
     return call
 
 
-@contextmanager
-def around_step(layers: Sequence[Middleware], step: StepAttempt) -> Iterator[None]:
+def around_step(layers: Sequence[Middleware], step: StepAttempt) -> AbstractContextManager[None]:
     """Enter `step` of every layer around the execution of a step."""
     context = current_context.get()
-    inner = [layer for layer in layers if type(layer).step is not Middleware.step]
-    if context is None or not inner:
-        yield
-        return
+    inner = [layer for layer in layers if type(layer).step is not Middleware.step] if layers else None
+    return _NO_LAYER if context is None or not inner else _around_step(inner, context, step)
+
+
+_NO_LAYER = nullcontext()
+
+
+@contextmanager
+def _around_step(inner: Sequence[Middleware], context: Context, step: StepAttempt) -> Iterator[None]:
     with ExitStack() as stack:
         for layer in inner:
             stack.enter_context(layer.step(context, step))

@@ -62,6 +62,7 @@ REASON_LENGTH_MAX = 2000
 PID_MAX = 2**31 - 1
 CONCURRENCY_MAX = 1_000_000
 DURATION_MS_MAX = 10 * 366 * 86_400_000
+STEP_STATUSES = get_args(StepStatus)
 NUMBER_MAX = 2**63 - 1
 INTEGER_COLUMN_MAX = 2**31 - 1
 
@@ -250,7 +251,7 @@ def validate_step(request: SaveStep) -> None:
     if all(by.role is not role for by in MAY_SAVE):
         raise NotAuthorised(request.job, SAVE_STEP, role=role, allowed=[by.role for by in MAY_SAVE])
     _check_step(step)
-    if step.status not in get_args(StepStatus):
+    if step.status not in STEP_STATUSES:
         raise InvalidInput("status", f"is {step.status!r}, and must be succeeded or failed")
     if (step.result is None) is (step.status == "succeeded") or (step.error is None) is (step.status == "failed"):
         raise InvalidInput("result", "a step that succeeded has a result, and one that failed an error")

@@ -7,7 +7,7 @@ win, so that a repetition returns what was recorded. The checkpointer decides no
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections import Counter
 
 from tenure.errors import CheckpointNotSaved, LeaseLost, StoreError, StoreUnavailable
 from tenure.jobs.context import current_context
@@ -24,17 +24,22 @@ LOCKED_PAUSE_SECONDS = 0.01
 
 
 class _Submission:
-    """One step to be saved, and the future of its record."""
+    """One step to be saved, and the future of its record for the caller. The step is saved also if the caller is
+    cancelled."""
 
-    __slots__ = ("charge", "lease", "saved", "step")
+    __slots__ = ("charge", "lease", "reply", "step")
 
     def __init__(self, lease: Lease, step: NewStep, charge: Charge | None = None) -> None:
         self.lease, self.step, self.charge = lease, step, charge
-        self.saved: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
+
+    def succeed(self, record: StepRecord) -> None:
+        if not self.reply.done():
+            self.reply.set_result(record)
 
     def fail(self, error: BaseException) -> None:
-        if not self.saved.done():
-            self.saved.set_exception(error)
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
 
 class Checkpointer:
@@ -44,7 +49,10 @@ class Checkpointer:
         self._store, self._seams = store, seams
         self._backoff = ReconnectBackoff(seams, availability)
         self._waiting: list[_Submission] = []
-        self._unsaved: dict[Lease, set[asyncio.Future[StepRecord]]] = {}
+        self._unsaved: Counter[Lease] = Counter()
+        """How many steps of each lease are being saved; leases without such steps are left out."""
+        self._all_saved: dict[Lease, asyncio.Event] = {}
+        """Set once no step of this lease is being saved. Only for leases for which someone waits."""
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -54,8 +62,8 @@ class Checkpointer:
 
     async def saved(self, lease: Lease) -> None:
         """Wait until no step of this lease is being saved."""
-        while unsaved := self._unsaved.get(lease):
-            await asyncio.wait(unsaved)
+        while lease in self._unsaved:
+            await self._all_saved.setdefault(lease, asyncio.Event()).wait()
 
     async def load_at_start(self, lease: Lease) -> list[StepRecord]:
         """The steps recorded before the attempt, which has saved none. Nothing is read if there can be none."""
@@ -76,26 +84,23 @@ class Checkpointer:
 
         LeaseLost: the lease is not the current one. CheckpointNotSaved: the store refused the step.
         """
-        submission = _Submission(lease, step, charge)
         if self._closed:
-            submission.fail(StoreError(f"the worker has stopped; no step of job {lease.job.id} is saved any more"))
-        else:
-            self._waiting.append(submission)
-            self._unsaved.setdefault(lease, set()).add(submission.saved)
-            submission.saved.add_done_callback(partial(self._forget, lease))
-            if self._writing is None or self._writing.done():
-                self._writing = self._seams.spawn.task(self._write_batches(), name="tenure-checkpointer")
-        # Shielded: a cancelled caller must not cancel the future that the batch resolves.
-        return await asyncio.shield(submission.saved)
+            raise StoreError(f"the worker has stopped; no step of job {lease.job.id} is saved any more")
+        submission = _Submission(lease, step, charge)
+        self._waiting.append(submission)
+        self._unsaved[lease] += 1
+        if self._writing is None or self._writing.done():
+            self._writing = self._seams.spawn.task(self._write_batches(), name="tenure-checkpointer")
+        return await submission.reply
 
-    def _forget(self, lease: Lease, saved: asyncio.Future[StepRecord]) -> None:
-        unsaved = self._unsaved[lease]
-        unsaved.discard(saved)
-        if not unsaved:
+    def _forget(self, submission: _Submission) -> None:
+        """The step is saved, or is not going to be."""
+        lease = submission.lease
+        self._unsaved[lease] -= 1
+        if not self._unsaved[lease]:
             del self._unsaved[lease]
-        if not saved.cancelled():
-            # Retrieved here as well, since a cancelled caller does not.
-            saved.exception()
+            if (all_saved := self._all_saved.pop(lease, None)) is not None:
+                all_saved.set()
 
     async def close(self) -> None:
         """Save nothing more. The next attempts run the steps that are not saved."""
@@ -105,7 +110,8 @@ class Checkpointer:
             await asyncio.wait([self._writing], timeout=2.0)
         unsaved, self._waiting = self._waiting, []
         for submission in unsaved:
-            submission.saved.cancel()
+            submission.reply.cancel()
+            self._forget(submission)
 
     async def _write_batches(self) -> None:
         # The task was started by one job, and writes for all.
@@ -119,10 +125,16 @@ class Checkpointer:
             except BaseException as error:
                 for submission in batch:
                     submission.fail(error if isinstance(error, Exception) else asyncio.CancelledError())
+                    self._forget(submission)
                 if not isinstance(error, Exception):
                     raise
                 continue
-            locked = [one for one, outcome in zip(batch, outcomes, strict=True) if not _resolve(one, outcome)]
+            locked = []
+            for submission, outcome in zip(batch, outcomes, strict=True):
+                if _resolve(submission, outcome):
+                    self._forget(submission)
+                else:
+                    locked.append(submission)
             if locked:
                 await self._seams.clock.sleep(LOCKED_PAUSE_SECONDS)
                 self._waiting += locked
@@ -149,8 +161,7 @@ def _resolve(submission: _Submission, outcome: StepOutcome) -> bool:
             # It exists only if an earlier try was written whose reply was lost: the lease fences off other writers.
             if lease.steps is not None:
                 lease.steps = lease.steps.plus(step.digest)
-            if not submission.saved.done():
-                submission.saved.set_result(step)
+            submission.succeed(step)
         case Busy() if not lease.lost:
             return False
         case Busy():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
 
 import msgspec
 
@@ -68,12 +67,20 @@ def current_step() -> CurrentStep:
     return step
 
 
-@contextmanager
-def as_current_step(step: CurrentStep, spend: dict[str, int]) -> Iterator[None]:
+class as_current_step:  # noqa: N801 - used as a function, and a class costs less than a generator
     """Code in this block is called by the step. What it reports is added to `spend`."""
-    tokens = running_step.set(step), step_spend.set(spend)
-    try:
-        yield
-    finally:
-        running_step.reset(tokens[0])
-        step_spend.reset(tokens[1])
+
+    __slots__ = ("_spend", "_spend_token", "_step", "_step_token")
+
+    _step_token: Token[CurrentStep | None]
+    _spend_token: Token[dict[str, int] | None]
+
+    def __init__(self, step: CurrentStep, spend: dict[str, int]) -> None:
+        self._step, self._spend = step, spend
+
+    def __enter__(self) -> None:
+        self._step_token, self._spend_token = running_step.set(self._step), step_spend.set(self._spend)
+
+    def __exit__(self, *_: object) -> None:
+        running_step.reset(self._step_token)
+        step_spend.reset(self._spend_token)

@@ -182,8 +182,10 @@ class StepExecution(Generic[R]):
         step = CurrentStep(_outside_key(self._engine.job.id, self._call), attempt)
         timeout_seconds = self._options.timeout_seconds
         running = StepAttempt(key=self._call.place.key, name=self._call.name, attempt=attempt)
-        async with asyncio.timeout(timeout_seconds):
-            with around_step(self._engine.services.middleware, running):
+        with around_step(self._engine.services.middleware, running):
+            if timeout_seconds is None:
+                return await self._call_function(step)
+            async with asyncio.timeout(timeout_seconds):
                 return await self._call_function(step)
 
     async def _call_function(self, step: CurrentStep) -> Any:

@@ -30,8 +30,9 @@ async def suspended(drive: Driver, delay_seconds: float | None = None, **facts: 
 
 @pytest.mark.requirement("WC-06")
 async def test_a_signal_to_a_suspended_run_is_one_round_trip(dsn: str, drive: Driver) -> None:
+    assert isinstance(drive.store, PostgresStore)
     async with relay_to(dsn) as (relay, through):
-        clock = ManualClock()
+        clock, trips = ManualClock(), 0
         store = PostgresStore.from_url(through, seams=Seams(clock=clock))
         await store.open()
         async with drive.store.wakeups(QUEUES) as worker:

@@ -54,8 +54,18 @@ class PostgresSteps:
     async def save(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
         """The outcome of each request, in order. Of two with the same key the first wins. Steps that charge a budget
         need statements of one transaction."""
-        outcomes: dict[int, StepOutcome] = {}
         await lock_budgets(self._fetches, requests)
+        if len(requests) == 1 and (outcome := await self._save_one(requests[0])) is not None:
+            outcomes = [outcome]
+        else:
+            outcomes = await self._save_all(requests)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if request.charge is not None and isinstance(outcome, StepSaved):
+                await settle(self._fetches, request)
+        return outcomes
+
+    async def _save_all(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
+        outcomes: dict[int, StepOutcome] = {}
         for batch in distinct_saves(requests):
             open_ = dict(batch)
             for _ in range(CONFLICTS_MAX):
@@ -65,9 +75,6 @@ class PostgresSteps:
                     break
             for index, request in open_.items():
                 outcomes[index] = Failure(conflicts_exhausted(request.job.id))
-        for index, request in enumerate(requests):
-            if isinstance(outcomes[index], StepSaved):
-                await settle(self._fetches, request)
         return [outcomes[index] for index in range(len(requests))]
 
     async def _save(self, requests: dict[int, SaveStep], outcomes: dict[int, StepOutcome]) -> None:
@@ -80,9 +87,7 @@ class PostgresSteps:
                 await self._insert(batch, answers)
             except POISON as problem:
                 if batches.isolates(batch):
-                    job_id, key = batch[0].place
-                    log.error("step %r of job %s cannot be written: %s", key, job_id, message_of(problem))
-                    answers[job_id, key] = Failure(RowPoisoned(job_id, f"step {key!r}: {message_of(problem)}"))
+                    answers[batch[0].place] = _poisoned(batch[0], problem)
         refused = [request for request in requests.values() if request.place not in answers]
         if refused:
             answers.update(await self._refusals(refused))
@@ -92,8 +97,6 @@ class PostgresSteps:
 
     async def _insert(self, requests: Sequence[SaveStep], answers: dict[Place, StepOutcome]) -> None:
         rows = [_row(request) for request in requests]
-        if len(rows) == 1 and await self._insert_one(requests[0], rows[0], answers):
-            return
         by_place = {request.place: (request, row) for request, row in zip(requests, rows, strict=True)}
         for answer in await self._fetches.fetch("steps/insert", arrays(rows, _STEP)):
             if answer["job_id"] is None:
@@ -102,13 +105,14 @@ class PostgresSteps:
             request, row = by_place[place]
             answers[place] = Busy(request.job) if answer["locked"] else StepSaved(_record(request, row, answer))
 
-    async def _insert_one(self, request: SaveStep, row: tuple[Any, ...], answers: dict[Place, StepOutcome]) -> bool:
-        """Whether the step was written by the statement for one step."""
-        [answer] = await self._fetches.fetch("steps/insert_one", dict(zip(_ONE_STEP, row, strict=True)))
-        if answer["number"] is None:
-            return False
-        answers[request.place] = StepSaved(_record(request, row, answer))
-        return True
+    async def _save_one(self, request: SaveStep) -> StepOutcome | None:
+        """The outcome of the statement for one step. None: it has not written the step, and does not know why."""
+        row = _row(request)
+        try:
+            [answer] = await self._fetches.fetch("steps/insert_one", dict(zip(_ONE_STEP, row, strict=True)))
+        except POISON as problem:
+            return _poisoned(request, problem)
+        return None if answer["number"] is None else StepSaved(_record(request, row, answer))
 
     async def _refusals(self, requests: Sequence[SaveStep]) -> dict[Place, StepOutcome]:
         """The outcomes of steps that were not written, by the rows as they are now. A statement cannot see a step that
@@ -139,6 +143,12 @@ class PostgresSteps:
             except RowPoisoned as problem:
                 jobs[row["id"]] = problem, row["now"]
         return jobs
+
+
+def _poisoned(request: SaveStep, problem: Exception) -> Failure:
+    job_id, key = request.place
+    log.error("step %r of job %s cannot be written: %s", key, job_id, message_of(problem))
+    return Failure(RowPoisoned(job_id, f"step {key!r}: {message_of(problem)}"))
 
 
 def _record(request: SaveStep, row: tuple[Any, ...], answer: asyncpg.Record) -> StepRecord:
