@@ -137,6 +137,25 @@ async def test_a_run_that_its_own_version_does_not_fit_waits_and_is_not_claimed_
     assert (job.pinned_version, job.due_at, executed) == ("1", None, ["first"])
 
 
+@pytest.mark.requirement("WF-17", "WF-16")
+async def test_a_patch_that_does_not_help_leaves_the_run_to_the_code_that_wrote_its_record(versions: Apps) -> None:
+    """The patch is recorded before the code comes to the call that does not fit."""
+    executed: list[str] = []
+    old, patched = versions("1"), versions("2")
+    order = declared(old, fee="1 EUR", executed=executed)
+    declared(patched, fee="2 EUR", executed=executed, is_patched=True)
+    async with working(old):
+        handle = await order.enqueue()
+        await suspended(handle, "signal")
+    await handle.signal("approved")
+    async with working(patched):
+        job = await suspended(handle, "code")
+    assert (job.pinned_version, executed) == ("1", ["book 1 EUR in 1"])
+    async with working(old):
+        assert await handle.result(timeout_seconds=60) == "1 EUR"
+    assert executed == ["book 1 EUR in 1", "send 1 EUR in 1"]
+
+
 async def test_a_run_that_is_not_pinned_cannot_be_unpinned(versions: Apps) -> None:
     app = versions("1")
     order = declared(app, fee="fee", executed=[])

@@ -205,8 +205,8 @@ class WorkflowEngine:
     def park(self, call: str, problem: str) -> NoReturn:
         """The code does not fit what is recorded: nothing is executed, and the run waits for code that fits.
 
-        It is pinned to the version that wrote the last record, since that version has come past all the others. Where
-        that is the version of this code, the run waits until it is unpinned.
+        It is pinned to the version that wrote the last record of a call, since that version has come past all others.
+        Where that is the version of this code, the run waits until it is unpinned.
         """
         note = f"the code does not fit what is recorded at {call}: {problem}"
         pinned_version = self.steps.last_code_version()

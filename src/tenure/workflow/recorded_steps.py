@@ -45,8 +45,10 @@ class RecordedSteps:
         self.dropped += [f"{place.key}.{index}/" for index in indexes]
 
     def last_code_version(self) -> str | None:
-        """The version of the code that wrote the last record."""
-        last = max(self.by_key.values(), key=lambda record: record.number, default=None)
+        """The version of the code that wrote the last record of a call. Patches count only where there is nothing else:
+        code may record one before it comes to a call that does not fit."""
+        records = self.by_key.values()
+        last = max(records, key=lambda record: (record.kind is not StepKind.PATCH, record.number), default=None)
         return None if last is None else last.code_version
 
     def unmade(self) -> StepRecord | None:
