@@ -24,6 +24,7 @@ from simulation.queue_limits import Limits
 from simulation.random_streams import RandomStream
 from simulation.retention import KEPT_SECONDS, RETENTION, SimulatedRetention
 from simulation.schedules import SimulatedSchedules
+from simulation.versions import VERSIONS, SimulatedFleet
 from simulation.virtual_loop import Begun, DatabaseClock, Node, VirtualLoop, in_node
 from simulation.waits import SimulatedWaits
 from simulation.workflows import SimulatedWorkflows
@@ -112,6 +113,9 @@ class SimulatedCluster:
             dies=Fault.CRASH not in options.without,
         )
         self._workflows = SimulatedWorkflows(self.app, self.chance.of("workflows"), self.clock.sleep)
+        self._fleet = SimulatedFleet(self, self.chance.of("fleet"), self.seams)
+        self._versions: dict[Node, str] = {}
+        """The version of each worker of the fleet."""
 
     def _new_store(self) -> DividedStore:
         if self.options.store == "model":
@@ -150,6 +154,7 @@ class SimulatedCluster:
                     self._break(broken)
             try:
                 await self._watches.check_waits(self.store, events)
+                await self._fleet.see(self.store, events)
                 if self._budgets.problem is not None:
                     raise self._budgets.problem
             except InvariantViolated as broken:
@@ -223,9 +228,12 @@ class SimulatedCluster:
 
     # Processes.
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, version: str | None = None) -> None:
+        """Start a worker of the usual jobs, or of this version of the fleet's."""
         self._born += 1
         node = Node(f"worker-{self._born}", self.loop)
+        if version is not None:
+            self._versions[node] = version
         chance = self.chance.of(node.name)
         seams = self.seams(chance)
 
@@ -238,10 +246,17 @@ class SimulatedCluster:
             return self.wired(node, chance.of("wire"))
 
         options = WorkerOptions(
-            concurrency=4, poll_seconds=4.0, scan_seconds=4.0, grace_seconds=4.0, in_thread=False, name=node.name
+            concurrency=4,
+            poll_seconds=4.0,
+            scan_seconds=4.0,
+            grace_seconds=4.0,
+            in_thread=False,
+            name=node.name,
+            version=version,
         )
+        definitions = self.app.kinds if version is None else self._fleet.definitions(version)
         worker = Worker(
-            definitions=self.app.kinds, open_store=open_store, seams=seams, options=options, retention=RETENTION
+            definitions=definitions, open_store=open_store, seams=seams, options=options, retention=RETENTION
         )
         self._workers[node] = worker
         node.when_dead = lambda: self._died(node)
@@ -265,7 +280,7 @@ class SimulatedCluster:
             self._break(error)
         if not self._closing:
             self._workers.pop(node, None)
-            self.spawn_outside(self._replace())
+            self.spawn_outside(self._replace(node))
 
     def _died(self, node: Node) -> None:
         worker = self._workers.pop(node, None)
@@ -275,12 +290,13 @@ class SimulatedCluster:
             if owner is node:
                 self.seen["crashed inside a commit"] += 1
                 block.abandon()
-        self.spawn_outside(self._replace())
+        self.spawn_outside(self._replace(node))
 
-    async def _replace(self) -> None:
+    async def _replace(self, node: Node) -> None:
         await self.clock.sleep(self.chance.of(f"replace-{self._born}").between(0.1, 4.0))
         if not self._closing:
-            self._start_worker()
+            version = self._versions.pop(node, None)
+            self._start_worker(None if version is None else self._fleet.replacement(version, self._versions.values()))
 
     # Faults.
 
@@ -386,6 +402,8 @@ class SimulatedCluster:
             clients.append(in_node(client, lambda: self.loop.create_task(self._forks.fork(forking))))
             for name in ("spender 1", "spender 2"):
                 self._start_spender(name)
+        if self._fleet.happens:
+            clients += self._begin_fleet(client)
         if self._engines.happens:
             remote = self._wired_as(client, "remote jobs")
             clients.append(in_node(client, lambda: self.loop.create_task(self._engines.enqueue(remote))))
@@ -394,6 +412,8 @@ class SimulatedCluster:
             self.spawn_outside(self._befall(number))
         await self._until(self.options.faulty_seconds)
         self.faulty = False
+        for version in list(self._fleet.missing(self._versions.values())) if self._fleet.happens else ():
+            self._start_worker(version)
         await self._drain(*clients)
         await self._budgets.check(self.store)
         await self._forks.check(self.store)
@@ -401,6 +421,8 @@ class SimulatedCluster:
         if self.broken is None:
             await self._workflows.check(self.store, await all_jobs(self.store), removed=self.retention.jobs.values())
             self.seen.update(self._workflows.seen)
+            await self._fleet.check(self.store, await all_jobs(self.store))
+            self.seen.update(self._fleet.seen)
         await self._outbox.check(self.store)
         if self.broken is None:
             self._engines.check([*await all_jobs(self.store), *self.retention.jobs.values()])
@@ -408,6 +430,16 @@ class SimulatedCluster:
             await self._until_pruned()
         if self.broken is None:
             await self._last_look()
+
+    def _begin_fleet(self, client: Node) -> list[asyncio.Task[None]]:
+        for version in VERSIONS:
+            self._start_worker(version)
+        enqueuing, unpinning = self._wired_as(client, "parcels"), self._wired_as(client, "unpins")
+        operator = self.seams(self.chance.of("operator"))
+        return [
+            in_node(client, lambda: self.loop.create_task(self._fleet.enqueue(enqueuing))),
+            in_node(client, lambda: self.loop.create_task(self._fleet.unpin(unpinning, operator))),
+        ]
 
     def _start_spender(self, name: str) -> None:
         spender = Node(name, self.loop)

@@ -52,6 +52,10 @@ SOMETIMES = (
     "job of an engine succeeded",
     "socket of an engine was cut",
     "socket of an engine fell silent",
+    "run parked",
+    "run unpinned",
+    "pinned run continued",
+    "run of several versions",
     "gateway crashed",
     "engine crashed",
 )

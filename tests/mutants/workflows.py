@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tenure.lifecycle import steps
 from tenure.lifecycle.records import Job
+from tenure.testing.model.rows import claimable
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.definition import WorkflowDefinition
+from tenure.workflow.engine import WorkflowEngine
 from tenure.workflow.run_signals import RunSignals
 from tenure.workflow.run_waits import RunWaits
 from tenure.workflow.step_call import StepExecution
@@ -47,6 +49,18 @@ def waits_end_with_the_database(edits: Edits) -> None:
 
 def owner_without_steps_is_believed(edits: Edits) -> None:
     edits.attribute(Job, "may_have_earlier_steps", property(lambda _: False))
+
+
+def mismatch_is_overlooked(edits: Edits) -> None:
+    edits.python(WorkflowEngine.recorded, "(problem := mismatch(call, record)) is not None", "(problem := None)")
+
+
+def run_is_pinned_to_the_code_that_parks_it(edits: Edits) -> None:
+    edits.python(WorkflowEngine.park, "self.steps.last_code_version()", "self.services.code_version")
+
+
+def any_version_claims_a_pinned_run(edits: Edits) -> None:
+    edits.python(claimable, "job.pinned_version in (None, request.code_version)", "True")
 
 
 def postgres_completion_counts_no_steps(edits: Edits) -> None:
@@ -109,6 +123,27 @@ MUTANTS: tuple[Mutant, ...] = (
         Simulator(),
         r"recorded 0",
         owner_without_steps_is_believed,
+    ),
+    Mutant(
+        "a mismatch is overlooked",
+        "code that does not fit the record goes on with the results of other calls",
+        Simulator(),
+        r"was recorded there before|its record determines",
+        mismatch_is_overlooked,
+    ),
+    Mutant(
+        "a run is pinned to the code that parks it",
+        "a parked run waits for the version that does not fit it",
+        Simulator(),
+        r"wrote its last record",
+        run_is_pinned_to_the_code_that_parks_it,
+    ),
+    Mutant(
+        "any version claims a pinned run",
+        "the model's claim does not compare the version of a pinned run with its own",
+        Simulator(),
+        r"is pinned to version .* has claimed it",
+        any_version_claims_a_pinned_run,
     ),
     Mutant(
         "PostgreSQL: a completion counts no earlier steps",
