@@ -24,8 +24,9 @@ from tenure.engines.services import SocketClosed
 from tenure.engines.settings import GatewaySettings
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.json_text import encode
-from tenure.lifecycle.records import Job, Timeouts
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import SUCCEEDED
+from tenure.lifecycle.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from simulation.cluster import SimulatedCluster

@@ -13,7 +13,8 @@ from tenure.app import App
 from tenure.errors import PermanentError, Snooze, TransientError
 from tenure.jobs.context import Context
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Job, Timeouts
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from simulation.random_streams import RandomStream

@@ -2,7 +2,8 @@
 
 What the functions execute is counted here, outside of every process. The rules that are checked: no attempt executes a
 call that an earlier one has recorded; a run that succeeds has the result that its inputs determine, whatever happened
-to its workers; a run that ends otherwise has undone what it had done, in reverse order.
+to its workers; a run that ends otherwise has undone what it had done, in reverse order; a run with a deadline does not
+succeed long after it, and its children have it too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tenure.app import App
 from tenure.client.job_function import JobFunction
 from tenure.errors import PermanentError, StepFailed, StoreUnavailable, TransientError
 from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operations import RequestCancel, Signal
 from tenure.lifecycle.records import Actor, Job, Role
@@ -35,6 +37,11 @@ BACKOFF = Backoff(base_seconds=0.5, factor=2.0, max_seconds=5.0)
 CLIENT = Actor(Role.CLIENT, "workflows")
 CANCELLED_SHARE, FAILING_SHARE, FRAGILE_SHARE, LATE_SHARE = 0.15, 0.2, 0.3, 0.5
 KINDS = ("journey", "fragile_journey")
+DEADLINE_SHARE, DEADLINE_SECONDS_MAX = 4, 30
+"""One run in so many has a deadline, of 1 to so many seconds."""
+LATE_SECONDS_MAX = 30.0
+"""How long after its deadline a run may succeed: a worker measures it from the reply to its claim, which may be late,
+and the reply to a completion may be too."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +161,9 @@ class SimulatedWorkflows:
         for _ in range(RUNS):
             await self._sleep(self._chance.between(0.0, 8.0))
             plan, kind = self._plan(), KINDS[self._chance.happens(FRAGILE_SHARE)]
-            request: EnqueueRequest = JobFunction(self._app, self._app.kinds[kind]).request(plan=plan).enqueue
             job_id = self._chance.job_id()
+            options = JobFunction(self._app, self._app.kinds[kind]).options(deadline_seconds=_deadline_seconds(job_id))
+            request: EnqueueRequest = options.request(plan=plan).enqueue
             request = msgspec.structs.replace(request, origin=msgspec.structs.replace(request.origin, id=job_id))
             self._plans[job_id] = plan
             await self._until_answered(partial(store.enqueue, [request]))
@@ -197,6 +205,7 @@ class SimulatedWorkflows:
             children = [job for job in (*jobs, *removed) if job.origin.parent_id == run.id]
             self._check_executions(run, steps)
             self._check_children(run, plan, children)
+            self._check_deadline(run, children)
             self._check_signals(run, steps)
             self._check_end(run, plan, steps)
 
@@ -216,6 +225,18 @@ class SimulatedWorkflows:
         if len(children) > plan.children or (run.status is SUCCEEDED and len(children) != plan.children):
             raise InvariantViolated(f"run {run.id} has {len(children)} children, and spawns {plan.children}")
 
+    def _check_deadline(self, run: Job, children: Sequence[Job]) -> None:
+        deadline_at = deadline_of(run)
+        if any(deadline_of(child) != deadline_at for child in children):
+            raise InvariantViolated(f"run {run.id} has the deadline {deadline_at}, and one of its children has another")
+        if deadline_at is None or run.finished_at is None:
+            return
+        late_seconds = (run.finished_at - deadline_at).total_seconds()
+        if run.status is SUCCEEDED and late_seconds > LATE_SECONDS_MAX:
+            raise InvariantViolated(f"run {run.id} succeeded {late_seconds:.1f} s after its deadline")
+        if late_seconds >= 0:
+            self.seen.append("run reached its deadline")
+
     def _check_signals(self, run: Job, steps: Sequence[StepRecord]) -> None:
         received = [step.signal_rev for step in steps if step.signal_rev is not None and step.name == "go"]
         if received != sorted(set(received)):
@@ -223,7 +244,13 @@ class SimulatedWorkflows:
 
     def _check_end(self, run: Job, plan: Plan, steps: Sequence[StepRecord]) -> None:
         if run.status is SUCCEEDED:
-            if plan.fails or load(run.result or "null") != _expected(plan):
+            result = load(run.result or "null")
+            if deadline_of(run) is not None:
+                # A child may have reached the deadline just before its parent succeeded.
+                result = [
+                    one if found == "failed" else found for one, found in zip(_expected(plan), result, strict=True)
+                ]
+            if plan.fails or result != _expected(plan):
                 raise InvariantViolated(f"run {run.id} returned {run.result}, and {_expected(plan)} is its result")
             self.seen.append("run succeeded")
             return
@@ -233,6 +260,11 @@ class SimulatedWorkflows:
         if undone != undoable[::-1]:
             raise InvariantViolated(f"run {run.id} is {run.status}; it has done {undoable} and undone {undone}")
         self.seen += ["step undone"] * len(undone)
+
+
+def _deadline_seconds(job_id: UUID) -> float | None:
+    """The deadline of some runs. It follows from the id, so that no random number is drawn for it."""
+    return None if job_id.int % DEADLINE_SHARE else 1.0 + job_id.int // DEADLINE_SHARE % DEADLINE_SECONDS_MAX
 
 
 def _expected(plan: Plan) -> list[Any]:

@@ -25,8 +25,9 @@ from tenure.client.job_options import JobOptions
 from tenure.jobs.definition import Options
 from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE, ContentLimits
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Policy, Timeouts
+from tenure.lifecycle.records import Policy
 from tenure.lifecycle.retention import Retention
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.observe.metrics import METRICS
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.workers.worker import WorkerOptions
@@ -160,6 +161,8 @@ MEANINGS = {
     "on_lost": "what recovery does with a job whose worker is lost",
     "on_exhausted": "the end of a job after its last attempt",
     "on_timeout": "what follows an attempt that ran too long",
+    "deadline_seconds": "the job ends so long after its enqueue, whatever it does; a run's children too",
+    "secret": "names of fields that are stored and not shown",
     "retry_on": "errors that are retried, whatever their class implies",
     "fail_on": "errors that are not retried",
     "isolation": "`task`, `thread` or `process`; by default a task for coroutines and a thread for functions",

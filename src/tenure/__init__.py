@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from tenure.lifecycle.backoff import Backoff
     from tenure.lifecycle.budgets import Budget
     from tenure.lifecycle.queue_limits import Rate
-    from tenure.lifecycle.records import Job, Timeouts
+    from tenure.lifecycle.records import Job
     from tenure.lifecycle.retention import Retention
     from tenure.lifecycle.statuses import Status
+    from tenure.lifecycle.timeouts import Timeouts
     from tenure.stores.contract import JobFilter
     from tenure.workflow.branches import First
     from tenure.workflow.current_step import CurrentStep, current_step
@@ -150,7 +151,7 @@ _MODULE_OF = {
     "Status": "tenure.lifecycle.statuses",
     "StoreUnavailable": "tenure.errors",
     "TenureError": "tenure.errors",
-    "Timeouts": "tenure.lifecycle.records",
+    "Timeouts": "tenure.lifecycle.timeouts",
     "TransientError": "tenure.errors",
     "ValidationError": "tenure.errors",
     "First": "tenure.workflow.branches",

@@ -32,7 +32,8 @@ from tenure.archive.format import (
 )
 from tenure.archive.importer import check_file, import_file, read_lines
 from tenure.lifecycle.operations import Complete
-from tenure.lifecycle.records import Policy, Timeouts
+from tenure.lifecycle.records import Policy
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores import Store
 from tenure.stores.contract import ArtifactRecord
 from tenure.stores.contract.archive import RUN_LENGTH_MAX, ArchivedJob, Runs

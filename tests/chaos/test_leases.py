@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 
 from tenure.lifecycle.json_text import load
-from tenure.lifecycle.records import Event, EventType, Timeouts
+from tenure.lifecycle.records import Event, EventType
 from tenure.lifecycle.statuses import FAILED, SUCCEEDED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.contract import Store
 from tests.chaos.checks import check_everything, ended, history, lease_end, of_type, queue
 from tests.chaos.processes import WorkerProcesses, until

@@ -25,7 +25,8 @@ from tenure.lifecycle.operations import (
     Stall,
     Start,
 )
-from tenure.lifecycle.records import Actor, Role, Timeouts
+from tenure.lifecycle.records import Actor, Role
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import SYSTEM
 from tenure.stores.contract import OutboxMessage
 from tenure.stores.contract.steps import all_steps

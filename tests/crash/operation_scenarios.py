@@ -31,7 +31,8 @@ from tenure.lifecycle.operations import (
     Unwind,
     Wake,
 )
-from tenure.lifecycle.records import Actor, Job, Timeouts
+from tenure.lifecycle.records import Actor, Job
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.contract import Outcome, Request
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tests.crash.scenario import Context, Scenario, orphan, running, wait_until_recoverable

@@ -181,6 +181,18 @@ async def test_a_job_that_runs_too_long_fails_by_policy_and_the_engine_is_told_t
         assert shown["errorCategory"] == "system"
 
 
+@pytest.mark.requirement("EH-03", "WF-15")
+async def test_a_job_that_reaches_its_deadline_fails_and_the_engine_is_told_to_stop(app: tenure.App) -> None:
+    render = declare(app, deadline_seconds=2.0)
+    async with opened_gateway(app, scan_seconds=3600.0) as gateway, connected(gateway, "render") as engine:
+        handle = await render.enqueue("intro")
+        await engine.acked(engine.about(await engine.next(JobDispatch), "job_started"))
+        assert (await engine.next(CancelJob)).hard
+        job = await until(app, handle, FAILED)
+        assert (await log_of(app, handle))[-1].cause == "timeout"
+        assert "at its deadline" in (job.error or "")
+
+
 @pytest.mark.requirement("EH-04", "EH-11")
 @pytest.mark.parametrize("on_lost", ["fail", "requeue"])
 async def test_the_jobs_of_a_closed_socket_end_by_policy(app: tenure.App, on_lost: Any) -> None:

@@ -28,7 +28,7 @@ from tenure.lifecycle.operations import (
     TimeOut,
 )
 from tenure.lifecycle.provenance import Provenance, provenance
-from tenure.lifecycle.records import Job, Timeouts
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import (
     CANCELLED,
     DEAD_LETTERED,
@@ -37,6 +37,7 @@ from tenure.lifecycle.statuses import (
     SUCCEEDED,
     TERMINAL,
 )
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver
 from tenure.testing.model.store import ModelStore

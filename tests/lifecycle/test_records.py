@@ -13,9 +13,10 @@ import pytest
 from tenure.errors import InvalidInput
 from tenure.lifecycle.backoff import Backoff
 from tenure.lifecycle.operations import Suspend
-from tenure.lifecycle.records import Event, EventType, Origin, Policy, Timeouts, origin_digests
+from tenure.lifecycle.records import Event, EventType, Origin, Policy, origin_digests
 from tenure.lifecycle.size_limits import CHILDREN_MAX
 from tenure.lifecycle.statuses import CLAIMED, QUEUED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.clock import START
 
 JOB = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
@@ -26,7 +27,8 @@ DIGESTS = """
 import sys
 from uuid import UUID
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Origin, Policy, Timeouts
+from tenure.lifecycle.records import Origin, Policy
+from tenure.lifecycle.timeouts import Timeouts
 
 for policy in sys.argv[1:]:
     print(Origin(id=UUID(int=1), kind="mail", payload="{}", policy=eval(policy)).digest())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tenure.lifecycle import steps
+from tenure.lifecycle import deadlines, evolve, steps
 from tenure.lifecycle.records import Job
 from tenure.testing.model.rows import claimable
+from tenure.workers.leases import Lease
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.definition import WorkflowDefinition
 from tenure.workflow.engine import WorkflowEngine
@@ -12,8 +13,9 @@ from tenure.workflow.run_signals import RunSignals
 from tenure.workflow.run_waits import RunWaits
 from tenure.workflow.step_call import StepExecution
 from tests.mutants.edits import Edits
-from tests.mutants.layers import Kit, Simulator
+from tests.mutants.layers import Kit, Simulator, Unit
 from tests.mutants.mutant import Mutant
+from tests.workers import test_leases
 
 NOT_READ = "test_the_steps_are_counted_for_an_owner_that_has_not_read_them"
 
@@ -67,7 +69,73 @@ def postgres_completion_counts_no_steps(edits: Edits) -> None:
     edits.sql("tenure.stores.postgres", "jobs/complete", "tenure.steps_digest(accepted.id)", "null")
 
 
+def deadline_ends_no_waiting_run(edits: Edits) -> None:
+    edits.python(evolve._unleased_timeout, "deadline_at = deadline_of(job)", "deadline_at = None")
+
+
+def child_has_no_deadline(edits: Edits) -> None:
+    edits.python(ChildJobs._enqueue, "with_deadline(request.origin, deadline_of(engine.job))", "request.origin")
+
+
+def owner_has_no_deadline(edits: Edits) -> None:
+    edits.python(Lease.seconds_to_deadline, "deadline_at is None", "True")
+
+
+def later_deadline_holds(edits: Edits) -> None:
+    edits.python(deadlines.earliest, "return min(", "return max(")
+
+
+def undo_has_the_deadline(edits: Edits) -> None:
+    edits.python(evolve.evolve, 'if changes.get("ends_as", job.ends_as)', "if False")
+
+
+def postgres_forgets_the_deadline(edits: Edits) -> None:
+    edits.sql("tenure.stores.postgres", "jobs/apply", ", accepted.deadline_at)", ", null)")
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a waiting run has no deadline",
+        "recovery does not find the runs that wait at their deadline",
+        Kit("test_a_job_without_a_lease_is_found_at_its_deadline"),
+        r"timeout_at",
+        deadline_ends_no_waiting_run,
+    ),
+    Mutant(
+        "a child does not inherit the deadline",
+        "a tree of runs goes on after the deadline of its root",
+        Simulator(),
+        r"one of its children has another",
+        child_has_no_deadline,
+    ),
+    Mutant(
+        "the owner keeps no deadline",
+        "a run that holds a worker goes on after its deadline",
+        Unit(test_leases.test_the_time_of_an_attempt_ends_at_the_deadline_of_its_job),
+        r"overdue_at_seconds",
+        owner_has_no_deadline,
+    ),
+    Mutant(
+        "the later deadline holds",
+        "a child outlives the deadline of its parent",
+        Kit("test_of_its_own_deadline_and_that_of_its_parent_the_earlier_one_holds"),
+        r"deadline_of",
+        later_deadline_holds,
+    ),
+    Mutant(
+        "a run that undoes its steps has a deadline",
+        "recovery ends it again and again, with its steps not undone",
+        Kit("test_a_job_that_undoes_its_steps_has_no_deadline_any_more"),
+        r"timeout_at",
+        undo_has_the_deadline,
+    ),
+    Mutant(
+        "PostgreSQL: a batch forgets the deadline",
+        "a run that was suspended never reaches its deadline",
+        Kit("test_a_job_without_a_lease_is_found_at_its_deadline", "postgres"),
+        r"timeout_at",
+        postgres_forgets_the_deadline,
+    ),
     Mutant(
         "a recorded step is executed again",
         "the record is not looked at before the execution",

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, get_args
 from uuid import UUID
@@ -23,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tenure.errors import DedupeKeyConflict, Refused, RequestIdReused, TenureError
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
+from tenure.lifecycle.deadlines import DEADLINE_TAG, stamp
 from tenure.lifecycle.operations import (
     Ack,
     Cancel,
@@ -49,10 +51,11 @@ from tenure.lifecycle.operations import (
     Wake,
 )
 from tenure.lifecycle.queue_limits import QueueLimits, Rate
-from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role
 from tenure.lifecycle.size_limits import REV_MAX
 from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.contract import (
     Applied,
     Artifact,
@@ -103,7 +106,11 @@ POLICIES = (
         max_attempts=2, on_timeout="fail", timeouts=Timeouts(queued_seconds=10, claimed_seconds=5, running_seconds=5)
     ),
     Policy(max_attempts=2, on_exhausted="dead_letter", timeouts=Timeouts(queued_seconds=10, running_seconds=5)),
+    Policy(lease_seconds=10, deadline_seconds=25),
+    Policy(lease_seconds=10, deadline_seconds=15, on_timeout="fail", timeouts=Timeouts(queued_seconds=10)),
 )
+INHERITED = {DEADLINE_TAG: stamp(START + timedelta(seconds=40))}
+"""The tag of a job that a run with a deadline has spawned."""
 OPERATIONS: tuple[tuple[Operation, ...], ...] = (
     (Ack(),),
     (Start(),),
@@ -238,7 +245,7 @@ enqueues: st.SearchStrategy[dict[str, Any]] = st.builds(
     dedupe_key=st.sampled_from([None, None, "x", "y"]),
     request_id=st.sampled_from([None, None, None, "order-1", "order-2"]),
     correlation_id=st.sampled_from([None, "c"]),
-    tags=st.sampled_from([None, {"t": "1"}]),
+    tags=st.sampled_from([None, None, {"t": "1"}, {"t": "1"}, INHERITED]),
     partition_key=st.sampled_from([None, "k", "l", "m"]),
     delay_ms=st.sampled_from([0, 0, 0, 5000]),
     parent=st.none() | st.integers(0, 3),

@@ -16,9 +16,10 @@ import pytest
 
 from tenure.lifecycle.operations import Commit, Suspend
 from tenure.lifecycle.queue_limits import QueueLimits, Rate
-from tenure.lifecycle.records import Policy, Timeouts
+from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule
 from tenure.lifecycle.statuses import TERMINAL
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import SYSTEM
 from tenure.stores import Store
 from tenure.stores.contract import Artifact, OutboxMessage, WorkerRecord
@@ -96,7 +97,7 @@ EXPLAINED: dict[str, tuple[set[Fact], set[Fact]]] = {
     "PostgreSQL's statements compute times, and read the durations of a policy": (
         set(),
         {("column", "policies", name, "not null") for name in ("lease_ms", "heartbeat_ms")}
-        | {("column", "policies", name, "null") for name in ("queued_ms", "claimed_ms", "running_ms")},
+        | {("column", "policies", name, "null") for name in ("queued_ms", "claimed_ms", "running_ms", "deadline_ms")},
     ),
     "erased content is null on PostgreSQL, and the text `null` on SQLite, whose columns can then be required": (
         {("column", table, column, "not null") for table, column in ERASABLE},

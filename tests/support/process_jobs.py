@@ -19,7 +19,7 @@ import msgspec
 import tenure
 from tenure.errors import LeaseLost
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import Timeouts
+from tenure.lifecycle.timeouts import Timeouts
 
 SOON = Backoff(base_seconds=0.01, factor=1.0, max_seconds=0.02)
 LONG_SECONDS = 60.0

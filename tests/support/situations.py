@@ -25,7 +25,8 @@ from tenure.lifecycle.operations import (
     Suspend,
     Unwind,
 )
-from tenure.lifecycle.records import Actor, EndsAs, Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, EndsAs, Job, Role
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 from tests.support.expected_lifecycle import Facts

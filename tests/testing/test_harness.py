@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -410,11 +411,18 @@ class TestTime:
             types = [event.type for event in await handle.events()]
             assert types.count(EventType.HEARTBEAT) >= 10
 
-    @pytest.mark.requirement("EH-03")
-    async def test_a_job_that_hangs_while_it_heartbeats_ends_at_its_threshold(self, app: tenure.App) -> None:
+    @pytest.mark.requirement("EH-03", "WF-15")
+    @pytest.mark.parametrize(
+        "limit",
+        [{"timeouts": tenure.Timeouts(running_seconds=100), "on_timeout": "fail"}, {"deadline_seconds": 100}],
+        ids=["threshold", "deadline"],
+    )
+    async def test_a_job_that_hangs_while_it_heartbeats_ends_at_its_threshold_or_deadline(
+        self, app: tenure.App, limit: dict[str, Any]
+    ) -> None:
         began, seen = asyncio.Event(), list[str]()
 
-        @app.job(lease_seconds=30, timeouts=tenure.Timeouts(running_seconds=100), on_timeout="fail")
+        @app.job(lease_seconds=30, **limit)
         async def hangs() -> None:
             began.set()
             try:

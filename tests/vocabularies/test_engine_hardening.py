@@ -26,8 +26,9 @@ from tenure.lifecycle.operations import (
     Start,
     TimeOut,
 )
-from tenure.lifecycle.records import Actor, Event, EventType, Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Role
 from tenure.lifecycle.statuses import TERMINAL, Status
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver

@@ -17,8 +17,9 @@ from tenure.errors import TenureError
 from tenure.lifecycle.decide import decide_at, expand
 from tenure.lifecycle.enqueue import enqueue
 from tenure.lifecycle.operation_types import OperationType
-from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin, Policy, Role
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, RETRY, RUNNING, STALLED, SUCCEEDED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.lifecycle.transitions import TRANSITION_OF, TRANSITIONS
 from tenure.testing.clock import START
 from tenure.vocabularies import (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
-from tenure.lifecycle.records import Job, Origin, Policy
+from tenure.lifecycle.records import EndsAs, Job, Origin, Policy
 from tenure.lifecycle.statuses import RUNNING
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.workers.leases import Lease
 
 TOKEN = UUID(int=7)
@@ -49,3 +50,29 @@ def test_a_beat_that_does_not_renew_late_in_the_lease_is_tried_again_after_a_pau
     lease = lease_of(60.0, 30.0)
     lease.renewal_sent(150.0, renewed=False)
     assert 150.0 < lease.next_renewal_at_seconds < lease.local_deadline_seconds
+
+
+@pytest.mark.requirement("WF-15")
+def test_the_time_of_an_attempt_ends_at_the_deadline_of_its_job() -> None:
+    def lease(after_seconds: float, *, ends_as: EndsAs | None = None, running_seconds: float | None = 86_400) -> Lease:
+        """The deadline is a minute after the enqueue; the job is claimed so many seconds after it."""
+        policy = Policy(deadline_seconds=60, timeouts=Timeouts(running_seconds=running_seconds))
+        at = MOMENT + timedelta(seconds=after_seconds)
+        because = None if ends_as is None else "timeout"
+        job = Job(
+            origin=Origin(id=UUID(int=1), kind="mail", payload="{}", policy=policy),
+            status=RUNNING, rev=3, created_at=MOMENT, updated_at=at, attempt=1, token=TOKEN, ends_as=ends_as,
+            ends_because=because,
+        )  # fmt: skip
+        return Lease(job, worker="worker", token=TOKEN, sent_at_seconds=100.0)
+
+    early = lease(20)
+    assert (early.overdue_at_seconds, early.at_deadline, early.past_deadline) == (140.0, True, False)
+    unlimited = lease(20, running_seconds=None)
+    assert (unlimited.overdue_at_seconds, unlimited.at_deadline) == (140.0, True)
+    short = lease(20, running_seconds=10)
+    assert (short.overdue_at_seconds, short.at_deadline) == (110.0, False)
+    late = lease(60)
+    assert (late.overdue_at_seconds, late.at_deadline, late.past_deadline) == (86_500.0, False, True)
+    undoing = lease(60, ends_as="failed")
+    assert (undoing.overdue_at_seconds, undoing.at_deadline, undoing.past_deadline) == (86_500.0, False, False)

@@ -12,8 +12,9 @@ import pytest
 
 from tenure.errors import LeaseLost, StoreError, StoreUnavailable
 from tenure.lifecycle.operations import Cancel, Commit, Complete, Heartbeat, Operation, Progress, RequestCancel
-from tenure.lifecycle.records import EventType, Job, Timeouts
+from tenure.lifecycle.records import EventType, Job
 from tenure.lifecycle.statuses import CANCELLED, QUEUED, RUNNING, SUCCEEDED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import Seams
 from tenure.stores.contract import JobFilter
 from tenure.stores.sqlite.store import SqliteStore

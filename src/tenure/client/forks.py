@@ -11,6 +11,7 @@ import msgspec
 from tenure.errors import IllegalTransition
 from tenure.jobs.step_codec import encode_result
 from tenure.lifecycle.budgets import Budget
+from tenure.lifecycle.deadlines import without_inherited
 from tenure.lifecycle.forks import fork_refusal, forked_steps
 from tenure.lifecycle.records import Actor, Job, Origin
 from tenure.lifecycle.size_limits import STEP_BYTES_MAX
@@ -79,7 +80,7 @@ def _origin(job: Job, new_id: UUID, *, request_id: str | None, budget: Budget | 
     """The same work under a new id. The original may be live and have its dedupe key, so a fork has none."""
     policy = job.origin.policy
     return msgspec.structs.replace(
-        job.origin,
+        without_inherited(job.origin),
         id=new_id,
         request_id=request_id,
         redrive_of=job.id,

@@ -14,6 +14,7 @@ from tenure.errors import InvalidInput, KeyUsed
 from tenure.jobs.context import current_context
 from tenure.jobs.middleware import around_enqueue
 from tenure.lifecycle.budgets import Budget
+from tenure.lifecycle.deadlines import DEADLINE_TAG
 from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.json_text import check_datetime, check_seconds, check_text
 from tenure.lifecycle.records import Job, Origin, Policy
@@ -44,6 +45,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None = None
     max_attempts: int | None = None
     budget: Budget | None = None
+    deadline_seconds: float | None = None
     dedupe_key: str | None = None
     scope: DedupeScope = "kind"
     request_id: str | None = None
@@ -134,6 +136,8 @@ class Enqueuer(Generic[P, R]):
         """Return the fields and the delay that all calls with these options share. Made with the first call."""
         if self._template is None:
             options, declared = self._options, self._definition.options
+            if DEADLINE_TAG in (options.tags or {}):
+                raise InvalidInput("tags", f"{DEADLINE_TAG} is set by the run that spawns a job; use deadline_seconds")
             origin = Origin(
                 id=self._app.seams.random.job_id(),
                 kind=self._definition.name,
@@ -159,6 +163,8 @@ def _policy(declared: Policy, options: EnqueueOptions) -> Policy:
         replaced["max_attempts"] = options.max_attempts
     if options.budget is not None:
         replaced["budget"] = options.budget
+    if options.deadline_seconds is not None:
+        replaced["deadline_seconds"] = options.deadline_seconds
     return msgspec.structs.replace(declared, **replaced) if replaced else declared
 
 
@@ -296,6 +302,7 @@ class JobFunction(Enqueuer[P, R]):
         at: datetime | None = None,
         max_attempts: int | None = None,
         budget: Budget | None = None,
+        deadline_seconds: float | None = None,
         dedupe_key: str | None = None,
         scope: DedupeScope = "kind",
         request_id: str | None = None,
@@ -310,7 +317,8 @@ class JobFunction(Enqueuer[P, R]):
         """Return an enqueuer with options for its calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`.
 
         A job is due at once, or after `delay_seconds`, or at the time `at`, which has a time zone; a time that has
-        passed is now. `max_attempts` and, for a workflow, `budget` replace those of the declaration.
+        passed is now. `max_attempts`, `deadline_seconds` and, for a workflow, `budget` replace those of the
+        declaration.
 
         >>> from datetime import UTC, datetime
         >>> from tenure import App
@@ -335,6 +343,7 @@ class JobFunction(Enqueuer[P, R]):
             at=at,
             max_attempts=max_attempts,
             budget=budget,
+            deadline_seconds=deadline_seconds,
             dedupe_key=dedupe_key,
             scope=scope,
             request_id=request_id,

@@ -9,7 +9,8 @@ import msgspec
 
 from tenure.jobs.definition import ErrorClasses, Isolation, Options, Upgrade, error_classes
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import OnExhausted, OnLost, OnTimeout, Policy, Timeouts
+from tenure.lifecycle.records import OnExhausted, OnLost, OnTimeout, Policy
+from tenure.lifecycle.timeouts import Timeouts
 
 
 class RemoteJobOptions(TypedDict, total=False):
@@ -31,6 +32,8 @@ class RemoteJobOptions(TypedDict, total=False):
     on_lost: OnLost
     on_exhausted: OnExhausted
     on_timeout: OnTimeout
+    deadline_seconds: float | None
+    secret: Iterable[str] | None
 
 
 class JobOptions(RemoteJobOptions, total=False):
@@ -46,6 +49,10 @@ class JobOptions(RemoteJobOptions, total=False):
     A worker holds a job for `lease_seconds`, and renews the lease every `heartbeat_seconds` (a third of it by default).
     `on_lost` decides what follows when the worker is lost. `timeouts` limits how long the job may stay in a status, and
     `on_timeout` decides what follows then.
+
+    A job that has not ended `deadline_seconds` after its enqueue fails then, or is dead-lettered if `on_timeout` asks
+    for that. The deadline of a run is also that of its children. Fields whose names are in `secret` are stored, and not
+    shown.
 
     A job is sent at most `signals_max` signals, 10,000 by default; further ones are refused.
 

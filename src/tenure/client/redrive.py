@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import DedupeKeyConflict, IllegalTransition, RequestIdReused
+from tenure.lifecycle.deadlines import without_inherited
 from tenure.lifecycle.records import Actor, Job, Origin
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, HALTED
 from tenure.lifecycle.transitions import allowed_from
@@ -61,7 +62,7 @@ def redrive_origin(job: Job, new_id: UUID) -> Origin:
     """Return the origin of a redrive: the same work under a new id, linked to the old job. Its request id is derived
     from the old job alone, so that repeated redrives return one new job."""
     return msgspec.structs.replace(
-        job.origin,
+        without_inherited(job.origin),
         id=new_id,
         request_id=f"redrive.{job.id}",
         redrive_of=job.id,

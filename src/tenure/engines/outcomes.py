@@ -94,8 +94,8 @@ class EngineOutcomes:
         return AckMessage(id=message.id, outcome="refused", reason=f"the attempt ended before: it is {end.to_status}")
 
     async def time_out(self, lease: EngineLease) -> None:
-        """End the attempt of a job that ran for longer than its policy allows."""
-        await self._end(lease, TimedOut())
+        """End the attempt of a job that ran for longer than its policy allows, or that has reached its deadline."""
+        await self._end(lease, TimedOut(at_deadline=lease.at_deadline))
 
     async def release(self, lease: EngineLease, cause: str) -> None:
         await self._end(lease, Stopped(cause))

@@ -89,12 +89,19 @@ class EngineLease(Lease):
         policy = self.job.policy
         limit_ms = {CLAIMED: policy.claimed_ms, RUNNING: policy.running_ms}.get(self.job.status)
         self.overdue_at_seconds = float("inf") if limit_ms is None else now_seconds + limit_ms / 1000
+        self._end_at_deadline(now_seconds)
 
     def continue_timeout(self, now_seconds: float) -> None:
         """Go on with the timeout that the job has by the database's clock, right after a write."""
         timeout_at = self.job.timeout_at
         left = float("inf") if timeout_at is None else (timeout_at - self.job.updated_at).total_seconds()
         self.overdue_at_seconds = now_seconds + left
+        self._end_at_deadline(now_seconds)
+
+    def _end_at_deadline(self, now_seconds: float) -> None:
+        """A job that runs ends at its deadline. One that is only claimed has its timeout until it is started."""
+        if self.job.status is RUNNING:
+            self.end_by(now_seconds + self.seconds_to_deadline())
 
 
 class LeaseReader(ApplyStore, Protocol):

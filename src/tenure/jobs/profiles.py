@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TypedDict
 
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.records import OnLost, OnTimeout, Timeouts
+from tenure.lifecycle.records import OnLost, OnTimeout
+from tenure.lifecycle.timeouts import Timeouts
 
 
 class Profile(TypedDict):

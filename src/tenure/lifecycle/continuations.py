@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from tenure.lifecycle.deadlines import deadline_of, with_deadline
 from tenure.lifecycle.forks import digested_step
 from tenure.lifecycle.json_text import encode, load
 from tenure.lifecycle.records import Job, Origin
@@ -77,9 +78,10 @@ def continued_as(job: Job) -> UUID | None:
 
 
 def successor_origin(job: Job, new_id: UUID, payload: str) -> Origin:
-    """The same work with another payload: attributes, limits, dedupe key and parent are those of the ended run."""
+    """The same work with another payload: attributes, limits, deadline, dedupe key and parent are those of the ended
+    run."""
     return msgspec.structs.replace(
-        job.origin,
+        with_deadline(job.origin, deadline_of(job)),
         id=new_id,
         payload=payload,
         # A repetition after a lost reply finds the same successor.

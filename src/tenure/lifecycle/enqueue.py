@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tenure.lifecycle.causes import CAUSES, REDRIVE, SCHEDULE
+from tenure.lifecycle.deadlines import earliest, first_deadline
 from tenure.lifecycle.evolve import after_ms
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor, Event, EventType, Job, Origin
@@ -50,7 +51,7 @@ def enqueued_job(origin: Origin, *, at: datetime, due_at: datetime | None = None
         created_at=at,
         updated_at=at,
         due_at=due_at,
-        timeout_at=after_ms(due_at, origin.policy.queued_ms),
+        timeout_at=earliest(after_ms(due_at, origin.policy.queued_ms), first_deadline(origin, at)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tenure.lifecycle.causes import TIMEOUT, UNPINNED
+from tenure.lifecycle.deadlines import deadline_of, earliest
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import Event, EventType, Job, Policy
 from tenure.lifecycle.statuses import LEASED, READY, RETRY, RUNNING, STALLED, WAITING, Status
@@ -33,7 +34,7 @@ def evolve(job: Job, event: Event, content: str | None = None) -> Job:
         changes["timeout_at"] = (
             None
             if changes.get("ends_as", job.ends_as)
-            else _queued_timeout(job, event, changes.get("due_at", job.due_at))
+            else _unleased_timeout(job, event, changes.get("due_at", job.due_at))
         )
     return msgspec.structs.replace(job, status=event.to_status, rev=event.rev, updated_at=event.at, **changes)
 
@@ -257,15 +258,17 @@ def _hurried(job: Job, event: Event) -> dict[str, Any]:
     return {"due_at": event.at if job.due_at is None else min(job.due_at, event.at)}
 
 
-def _queued_timeout(job: Job, event: Event, due_at: datetime | None) -> datetime | None:
-    """The timeout of a job without a lease. Its time starts when it is due, and not before its lease has ended.
+def _unleased_timeout(job: Job, event: Event, due_at: datetime | None) -> datetime | None:
+    """The timeout of a job without a lease. Its time starts when it is due, and not before its lease has ended; the
+    job's deadline comes first if it is earlier. Under a lease, the owner ends the job at its deadline.
 
     A job that had no lease keeps its timeout, unless the event made it due sooner.
     """
+    deadline_at = deadline_of(job)
     if due_at is None or job.policy.queued_ms is None:
-        return None
+        return deadline_at
     fresh = max(due_at, event.at) + timedelta(milliseconds=job.policy.queued_ms)
-    return fresh if job.status in LEASED or job.timeout_at is None else min(job.timeout_at, fresh)
+    return earliest(fresh, deadline_at, None if job.status in LEASED else job.timeout_at)
 
 
 def _end(event: Event) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from tenure.lifecycle.budgets import Budget
 from tenure.lifecycle.durations import milliseconds, optional_milliseconds
 from tenure.lifecycle.executions import execution_id
 from tenure.lifecycle.json_text import check_choice, check_integer, check_seconds, digest
+from tenure.lifecycle.secret_names import check_secret
 from tenure.lifecycle.size_limits import SIGNALS_MAX
 from tenure.lifecycle.statuses import LEASED, LIVE, STALLED, CoarseState, Status, TextEnum, coarse_state
+from tenure.lifecycle.timeouts import Timeouts
 
 CONTRACT_VERSION = 1
 """Written on every event. Later versions only add optional fields and states."""
@@ -61,26 +63,12 @@ class Actor(msgspec.Struct, frozen=True, gc=False):
         return f"Actor({self})"
 
 
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a job may stay in a status; None for no limit.
-
-    `queued_seconds` limits how long a due job is without a lease: queued, retry, waiting or stalled. `claimed_seconds`
-    starts at the claim, and again when a remote engine acknowledges it. `running_seconds` is the stale threshold: a
-    hung job may still heartbeat.
-    """
-
-    queued_seconds: float | None = None
-    claimed_seconds: float | None = None
-    running_seconds: float | None = 86_400.0
-
-    def __post_init__(self) -> None:
-        for name in ("queued_seconds", "claimed_seconds", "running_seconds"):
-            if (seconds := getattr(self, name)) is not None:
-                msgspec.structs.force_setattr(self, name, check_seconds(seconds, f"timeouts.{name}", least=0.001))
-
-
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Retries, lease, timeouts and budget of a job, stored with it at enqueue. Recovery applies it and makes none."""
+    """Retries, lease, timeouts and budget of a job, stored with it at enqueue. Recovery applies it and makes none.
+
+    `deadline_seconds` after its enqueue the job ends, whatever its status. `secret` has the names of the fields that
+    are not shown.
+    """
 
     max_attempts: int = 20
     lease_seconds: float = 60.0
@@ -92,6 +80,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_timeout: OnTimeout = "retry"
     budget: Budget | None = None
     signals_max: int | None = None
+    deadline_seconds: float | None = None
+    secret: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         # Seconds become floats: 45 and 45.0 are one policy and must be stored as one.
@@ -112,6 +102,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise InvalidInput("budget", f"must be a Budget, not {self.budget!r}")
         if self.signals_max is not None:
             check_integer(self.signals_max, "signals_max", least=0, most=1_000_000)
+        if self.deadline_seconds is not None:
+            seconds = check_seconds(self.deadline_seconds, "deadline_seconds", least=0.001)
+            msgspec.structs.force_setattr(self, "deadline_seconds", seconds)
+        if self.secret is not None:
+            msgspec.structs.force_setattr(self, "secret", check_secret(self.secret))
 
     @property
     def signal_limit(self) -> int:
@@ -138,6 +133,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def running_ms(self) -> int | None:
         return optional_milliseconds(self.timeouts.running_seconds)
+
+    @cached_property
+    def deadline_ms(self) -> int | None:
+        return optional_milliseconds(self.deadline_seconds)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from uuid import UUID
 
 from tenure.errors import InvalidInput, NotAuthorised
+from tenure.lifecycle.deadlines import DEADLINE_TAG, parsed
 from tenure.lifecycle.json_text import (
     NAME_LENGTH_MAX,
     check_content,
@@ -133,6 +134,8 @@ def validate_enqueue(request: EnqueueRequest) -> None:
         raise InvalidInput("awaited", "needs a parent_id: only a parent waits for the end of a job")
     if origin.tags is not None:
         _check_tags(origin.tags)
+        if DEADLINE_TAG in origin.tags and parsed(origin.tags[DEADLINE_TAG]) is None:
+            raise InvalidInput("tags", f"{DEADLINE_TAG} is {origin.tags[DEADLINE_TAG]!r}, which is no deadline")
 
 
 def _check_due_at(request: EnqueueRequest) -> None:

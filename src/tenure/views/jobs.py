@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Job
 
@@ -28,6 +29,7 @@ def job_view(job: Job, *, content: bool = True) -> dict[str, Any]:
     """A job and its origin as one flat object. `content=False` omits payload, results and errors."""
     fields = {**record_view(job.origin), **record_view(job), "execution_id": job.execution_id}
     fields["correlation_id"] = job.correlation_id
+    fields["deadline_at"] = deadline_of(job)
     del fields["origin"]
     return {name: value for name, value in fields.items() if content or name not in CONTENT}
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from uuid import UUID
 
+from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.json_text import digest
 from tenure.lifecycle.operations import Operation
 from tenure.lifecycle.records import Actor, Job, Role
@@ -47,8 +48,9 @@ class Lease:
     """
 
     __slots__ = (
-        "_lock", "_on_interrupt", "_ordinal", "_request_prefix", "actor", "completing", "function_ended", "job",
-        "local_deadline_seconds", "lost", "next_renewal_at_seconds", "overdue_at_seconds", "steps",
+        "_lock", "_on_interrupt", "_ordinal", "_request_prefix", "actor", "at_deadline", "completing", "function_ended",
+        "job", "local_deadline_seconds", "lost", "next_renewal_at_seconds", "overdue_at_seconds", "past_deadline",
+        "steps",
     )  # fmt: skip
 
     def __init__(
@@ -75,9 +77,30 @@ class Lease:
         # From the reply of the claim: an attempt has at least the time that its policy gives it.
         starts_at_seconds = sent_at_seconds if received_at_seconds is None else received_at_seconds
         self.overdue_at_seconds = float("inf") if running_ms is None else starts_at_seconds + running_ms / 1000
+        left_seconds = self.seconds_to_deadline()
+        self.past_deadline = left_seconds <= 0
+        """The deadline of the job had passed when it was claimed: nothing of it runs but what undoes its steps."""
+        self.at_deadline = False
+        """The time of the attempt ends at the deadline of the job."""
+        if not self.past_deadline:
+            self.end_by(starts_at_seconds + left_seconds)
         self._ordinal = 0
         self._lock = threading.Lock()
         self.renewal_sent(sent_at_seconds)
+
+    def seconds_to_deadline(self) -> float:
+        """The time from the last write of the record to the deadline of the job, by the database's clock. A job that
+        undoes its steps has all the time that its policy gives to an attempt."""
+        origin = self.job.origin
+        if (origin.tags is None and origin.policy.deadline_seconds is None) or self.job.unwinding:
+            return float("inf")
+        deadline_at = deadline_of(self.job)
+        return float("inf") if deadline_at is None else (deadline_at - self.job.updated_at).total_seconds()
+
+    def end_by(self, deadline_seconds: float) -> None:
+        """End the time of the attempt then, unless it ends before."""
+        if deadline_seconds < self.overdue_at_seconds:
+            self.overdue_at_seconds, self.at_deadline = deadline_seconds, True
 
     def request_id(self, verb: str) -> str:
         """The id of this lease's next request. It follows from the token, so no other owner can produce it."""

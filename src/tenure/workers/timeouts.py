@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
 
 
-def timeout_error(job: Job) -> str:
-    """The error of a job that stayed in its status longer than its policy allows, as JSON text."""
+def timeout_error(job: Job, *, at_deadline: bool = False) -> str:
+    """The error of a job that stayed in its status longer than its policy allows, or that reached its deadline, as JSON
+    text."""
+    deadline_at = deadline_of(job)
+    if deadline_at is not None and (at_deadline or (not job.leased and job.timeout_at == deadline_at)):
+        message = f"it was {job.status} at its deadline, {deadline_at.isoformat()}"
+        return encode({"type": "Timeout", "message": message})
     timeouts = job.policy.timeouts
     name, seconds = {
         RUNNING: ("running_seconds", timeouts.running_seconds),

@@ -14,6 +14,7 @@ import msgspec
 from tenure.jobs.definition import JobDefinition
 from tenure.jobs.step_codec import Errors, recorded_error
 from tenure.lifecycle.continuations import CarriedChild, continued_as, spawned_children
+from tenure.lifecycle.deadlines import deadline_of, with_deadline
 from tenure.lifecycle.json_text import digest, encode, load
 from tenure.lifecycle.operations import RequestCancel
 from tenure.lifecycle.records import Actor, Job, Role
@@ -177,7 +178,7 @@ class ChildJobs:
         await engine.begin_execution(call)
         try:
             origin = msgspec.structs.replace(
-                request.origin,
+                with_deadline(request.origin, deadline_of(engine.job)),
                 parent_id=engine.job.id,
                 awaited=True,
                 # A repetition after a crash returns the same child.

@@ -81,11 +81,11 @@ class WorkflowDefinition(JobDefinition[P, R]):
         # The revision before the read: a signal that comes after it ends a suspension at once.
         job, seen_rev = attempt.job, attempt.job.rev
         records, signals = await _read_at_start(attempt)
-        end = RunEnd.recorded(job, records)
-        if end is None and job.cancel_requested and not job.committed:
-            end = RunEnd.after(job, Cancelled())
+        end, ended = RunEnd.recorded(job, records), _ended_before(attempt)
+        if end is None and ended is not None:
+            end = RunEnd.after(job, ended)
         if end is not None:
-            await self._end(attempt, records, end, arguments)
+            await self._end(attempt, records, end, arguments, without_steps=ended)
         engine = WorkflowEngine(attempt, records)
         engine.signals.adopt(signals, seen_rev=seen_rev)
         engine.policy, engine.meter = self.policy, await SpendMeter.of(attempt, engine.continued)
@@ -99,7 +99,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
         except asyncio.CancelledError:
             if attempt.interruption is not Interruption.OVERDUE:
                 raise
-            end = RunEnd.after(attempt.job, TimedOut())
+            end = RunEnd.after(attempt.job, TimedOut(attempt.lease.at_deadline))
             if end is not None:
                 await self._end_later(engine, children, end)
             raise
@@ -166,13 +166,19 @@ class WorkflowDefinition(JobDefinition[P, R]):
         return await engine.services.checkpointer.load(engine.attempt.lease)
 
     async def _end(
-        self, attempt: RunningAttempt, records: Sequence[StepRecord], end: RunEnd, arguments: Mapping[str, Any]
+        self,
+        attempt: RunningAttempt,
+        records: Sequence[StepRecord],
+        end: RunEnd,
+        arguments: Mapping[str, Any],
+        *,
+        without_steps: Outcome | None,
     ) -> NoReturn:
-        """End a run that was to end before this attempt."""
+        """End a run that was to end before this attempt; with this outcome, if it has no steps to undo."""
         children = ChildJobs(WorkflowEngine(attempt, records, Mode.REPLAY), self.errors)
         await children.cancel_live(f"its parent {ENDED[end.ends_as]}")
         if not steps_to_undo(records) and not attempt.job.unwinding:
-            raise EndsAttempt(Cancelled())
+            raise EndsAttempt(without_steps or Cancelled())
         await self._replay_and_undo(attempt, records, end, arguments)
 
     async def _replay_and_undo(
@@ -222,6 +228,15 @@ class WorkflowDefinition(JobDefinition[P, R]):
             log.exception("run %s: its end was not recorded", engine.job.id)
             return
         raise EndsAttempt(UndoUnfinished())
+
+
+def _ended_before(attempt: RunningAttempt) -> Outcome | None:
+    """The outcome of a run that was to end before this attempt: it was cancelled, or its deadline has passed."""
+    if attempt.job.committed:
+        return None
+    if attempt.job.cancel_requested:
+        return Cancelled()
+    return TimedOut(at_deadline=True) if attempt.lease.past_deadline else None
 
 
 async def _read_at_start(attempt: RunningAttempt) -> tuple[Sequence[StepRecord], list[SignalRecord]]:

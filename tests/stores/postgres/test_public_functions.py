@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,8 +21,10 @@ import pytest
 import tenure
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.backoff import Backoff
+from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.operations import Cancel, Retry, Signal, Stall, Suspend
-from tenure.lifecycle.records import CONTRACT_VERSION, Policy, Timeouts
+from tenure.lifecycle.records import CONTRACT_VERSION, Policy
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.policy_cache import encode_policy
 from tenure.stores.postgres.grants import grants_sql
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
@@ -90,6 +92,10 @@ POLICIES: dict[str, Policy] = {
     '{"timeouts": {"queued_seconds": 30, "claimed_seconds": 10.125, "running_seconds": null}}': Policy(
         timeouts=Timeouts(queued_seconds=30, claimed_seconds=10.125, running_seconds=None)
     ),
+    '{"deadline_seconds": 90.5, "secret": ["pin", "ssn", "Code", "pin"]}': Policy(
+        deadline_seconds=90.5, secret=("Code", "pin", "ssn")
+    ),
+    '{"deadline_seconds": null, "secret": []}': Policy(),
 }
 
 
@@ -99,9 +105,10 @@ def test_a_policy_is_stored_as_a_client_in_python_stores_it(sql: Sql, given: str
     assert sql.one("select tenure.policy_body(%s)", given) == encode_policy(policy).decode()
     sql.enqueue("mail", policy=given)
     row = sql.connection.execute(
-        "select lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms from tenure.policies"
+        "select lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms, deadline_ms from tenure.policies"
     ).fetchone()
-    assert row == (policy.lease_ms, policy.heartbeat_ms, policy.queued_ms, policy.claimed_ms, policy.running_ms)
+    milliseconds = ("lease_ms", "heartbeat_ms", "queued_ms", "claimed_ms", "running_ms", "deadline_ms")
+    assert row == tuple(getattr(policy, name) for name in milliseconds)
 
 
 async def test_the_guide_has_the_strict_profile(drive: Driver, sql: Sql) -> None:
@@ -347,6 +354,25 @@ async def test_the_limit_of_signals_is_set_from_sql(drive: Driver, sql: Sql) -> 
     for wrong in ("-1", "1.5", '"many"', "1000001"):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"policy\.signals_max"):
             sql.one("select tenure.enqueue('mail', policy => %s)", f'{{"signals_max": {wrong}}}')
+
+
+@pytest.mark.requirement("WF-15")
+async def test_a_deadline_is_set_from_sql_and_kept_by_a_signal(drive: Driver, sql: Sql) -> None:
+    job_id = sql.one("select tenure.enqueue('mail', policy => %s)", '{"deadline_seconds": 600}')
+    job = await drive.job(job_id)
+    assert job.timeout_at == deadline_of(job) == job.created_at + timedelta(seconds=600)
+    [running] = await drive.claim(start=True)
+    await drive.apply(running, Suspend())
+    sql.one("select tenure.signal(%s, 'go')", job_id)
+    assert (await drive.job(job_id)).timeout_at == job.timeout_at
+
+
+def test_names_of_secret_fields_and_the_tag_of_a_deadline_are_checked(sql: Sql) -> None:
+    for wrong in ('"ssn"', '["a b"]', "[1]", '[""]', "{}"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"policy\.secret"):
+            sql.one("select tenure.enqueue('mail', policy => %s)", f'{{"secret": {wrong}}}')
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"deadline"):
+        sql.one("select tenure.enqueue('mail', tags => %s)", '{"tenure.deadline": "2030-01-01T00:00:00.000000Z"}')
 
 
 async def test_a_workflow_receives_a_signal_from_sql(dsn: str, sql: Sql) -> None:

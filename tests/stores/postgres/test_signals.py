@@ -10,7 +10,8 @@ import pytest
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.operations import Signal, Suspend
-from tenure.lifecycle.records import Job, Timeouts
+from tenure.lifecycle.records import Job
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Failure, Repeated
 from tenure.stores.postgres.store import PostgresStore

@@ -30,8 +30,9 @@ from tenure.errors import (
 )
 from tenure.lifecycle.decide import decide_chain, expand
 from tenure.lifecycle.operations import Cancel, Claim, Complete, Heartbeat, Progress, RequestCancel, Signal, Start
-from tenure.lifecycle.records import EventType, Job, Policy, Timeouts
+from tenure.lifecycle.records import EventType, Job, Policy
 from tenure.lifecycle.statuses import Status
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import JoinHandle, Seams, SystemSpawner
 from tenure.stores import store_for
 from tenure.stores.contract import Applied, EventFilter, Failure, JobFilter, JobPage

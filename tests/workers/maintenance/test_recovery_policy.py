@@ -12,8 +12,9 @@ import pytest
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.decide import decide_at
 from tenure.lifecycle.operations import DeadLetter, GiveUp, Operation, Reconcile, Requeue, Stall, TimeOut
-from tenure.lifecycle.records import Actor, Job, OnLost, OnTimeout, Origin, Policy, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, OnLost, OnTimeout, Origin, Policy, Role
 from tenure.lifecycle.statuses import CLAIMED, QUEUED, READY, RETRY, RUNNING, STALLED, WAITING, Status
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.clock import START
 from tenure.workers.maintenance.recovery import recovery_operations
 

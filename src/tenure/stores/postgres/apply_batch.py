@@ -9,13 +9,16 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from tenure.errors import GuardViolated, RowPoisoned
 from tenure.lifecycle.causes import stored_cause
+from tenure.lifecycle.deadlines import deadline_of, without_deadline
 from tenure.lifecycle.decide import Change, expand
 from tenure.lifecycle.evolve import hurries
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, Job
+from tenure.lifecycle.statuses import READY
 from tenure.lifecycle.steps import records_steps
 from tenure.lifecycle.transitions import ClockGuard
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, redacted
@@ -175,9 +178,13 @@ def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
     letters: list[tuple[Any, ...]] = []
     signals: list[tuple[Any, ...]] = []
     counted: list[UUID] = []
+    deadlines: list[datetime | None] = []
     for change in changes:
-        events, after = expand(change, WRITING)
+        deadline_at = deadline_of(change.before)
+        # An offset cannot express a deadline, which the statement takes into account by itself.
+        events, after = expand(change if deadline_at is None else _undated(change), WRITING)
         rows.append(_row(change, after))
+        deadlines.append(deadline_at if after.status in READY and not after.unwinding else None)
         counts = change.counts_steps
         if counts:
             counted.append(change.before.id)
@@ -211,8 +218,13 @@ def apply_parameters(changes: Sequence[Change]) -> dict[str, Any]:
         **arrays(letters, _LETTER),
         **arrays(signals, _SIGNAL),
         "counted": counted,
+        "deadlines": deadlines if any(deadlines) else [],
         "version": CONTRACT_VERSION,
     }
+
+
+def _undated(change: Change) -> Change:
+    return msgspec.structs.replace(change, before=without_deadline(change.before))
 
 
 def _row(change: Change, after: Job) -> tuple[Any, ...]:

@@ -101,6 +101,7 @@ def _shared_values(first: EnqueueRequest) -> dict[str, Any]:
         "delay_ms": first.delay_ms,
         "due_at": first.due_at,
         "queued_ms": origin.policy.queued_ms,
+        "deadline_ms": origin.policy.deadline_ms,
         "detail": first.detail,
         "cause": first.stored_cause,
         "actor": str(first.actor),

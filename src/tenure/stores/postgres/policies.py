@@ -58,6 +58,7 @@ class PostgresPolicies(PolicyCache):
             "queued_ms": policy.queued_ms,
             "claimed_ms": policy.claimed_ms,
             "running_ms": policy.running_ms,
+            "deadline_ms": policy.deadline_ms,
         }
         rows: list[asyncpg.Record] = []
         while not rows:

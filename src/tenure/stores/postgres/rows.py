@@ -86,7 +86,7 @@ CLAIMED = tuple(name for name in ClaimedRow.__struct_fields__ if name != "starte
 COLUMNS: Mapping[str, Iterable[str]] = {
     "changing": CHANGING,
     "plain": tuple(name for name in CHANGING if name not in TIMES),
-    "time": tuple(name for name in TIMES if name != "lease_expires_at"),
+    "time": tuple(name for name in TIMES if name not in ("lease_expires_at", "timeout_at")),
     "claimed": CLAIMED,
 }
 """The lists that a statement's line `-- each … column: …` names."""

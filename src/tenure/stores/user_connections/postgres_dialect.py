@@ -154,7 +154,7 @@ def _enqueue_body(requests: Sequence[EnqueueRequest]) -> str:
     policies = dict.fromkeys(request.origin.policy for request in requests)
     places = {policy: place for place, policy in enumerate(policies, start=1)}
     jobs = enqueue_parameters(requests, [places[request.origin.policy] for request in requests])
-    columns = ("lease_ms", "heartbeat_ms", "queued_ms", "claimed_ms", "running_ms")
+    columns = ("lease_ms", "heartbeat_ms", "queued_ms", "claimed_ms", "running_ms", "deadline_ms")
     rows = [{"body": _encode(one).decode(), **{name: getattr(one, name) for name in columns}} for one in policies]
     return _encode({"jobs": jobs, "policies": rows}).decode()
 

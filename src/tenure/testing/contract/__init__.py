@@ -45,6 +45,7 @@ from tenure.testing.contract.commit import CommitContract
 from tenure.testing.contract.commit_blocks import TransactionContract
 from tenure.testing.contract.compensation import CompensationContract
 from tenure.testing.contract.dead_letters import DeadLetterContract
+from tenure.testing.contract.deadlines import DeadlineContract
 from tenure.testing.contract.deduplication import DeduplicationContract
 from tenure.testing.contract.endings import EndingContract
 from tenure.testing.contract.enqueue import EnqueueContract
@@ -83,6 +84,7 @@ class StoreContract(
     CommitContract,
     EndingContract,
     TimeoutContract,
+    DeadlineContract,
     WaitingContract,
     ChildrenContract,
     CompensationContract,

@@ -30,8 +30,9 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import Job, Timeouts
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import SUCCEEDED, WAITING
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.contract import Applied
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner

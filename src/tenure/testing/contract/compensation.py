@@ -26,8 +26,9 @@ from tenure.lifecycle.operations import (
     Suspend,
     Unwind,
 )
-from tenure.lifecycle.records import EndsAs, Job, Timeouts
+from tenure.lifecycle.records import EndsAs, Job
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 

@@ -13,8 +13,9 @@ import pytest
 
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.operations import Cancel
-from tenure.lifecycle.records import Actor, EventType, Role, Timeouts
+from tenure.lifecycle.records import Actor, EventType, Role
 from tenure.lifecycle.statuses import QUEUED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import SYSTEM
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
 from tenure.testing.contract.clock import DatabaseClock

@@ -22,8 +22,9 @@ from tenure.lifecycle.operations import (
     Stall,
     Suspend,
 )
-from tenure.lifecycle.records import Actor, Event, EventType, Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, Event, EventType, Job, Role
 from tenure.lifecycle.statuses import QUEUED, RUNNING, SUCCEEDED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.seams import SYSTEM
 from tenure.stores.contract import EventFilter, JobFilter
 from tenure.testing.contract.clock import DatabaseClock

@@ -31,8 +31,9 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import Actor, Role, Timeouts
+from tenure.lifecycle.records import Actor, Role
 from tenure.lifecycle.statuses import CANCELLED, QUEUED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.contract import Applied, Failure, Repeated
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner

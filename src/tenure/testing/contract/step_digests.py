@@ -28,8 +28,9 @@ from tenure.lifecycle.operations import (
     Suspend,
     TimeOut,
 )
-from tenure.lifecycle.records import Actor, Timeouts
+from tenure.lifecycle.records import Actor
 from tenure.lifecycle.steps import StepsDigest
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.lifecycle.verify import ProblemType, content_problems
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.steps import digest_of, recorded, save, save_request

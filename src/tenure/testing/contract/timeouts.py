@@ -28,8 +28,9 @@ from tenure.lifecycle.operations import (
     TimeOut,
     Wake,
 )
-from tenure.lifecycle.records import Actor, Job, OnTimeout, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, OnTimeout, Role
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, QUEUED, STALLED, SUCCEEDED
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 

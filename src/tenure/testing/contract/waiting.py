@@ -25,8 +25,9 @@ from tenure.lifecycle.operations import (
     Suspend,
     Wake,
 )
-from tenure.lifecycle.records import Actor, Job, Role, Timeouts
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import CANCELLED, LIVE, STALLED, WAITING
+from tenure.lifecycle.timeouts import Timeouts
 from tenure.stores.contract import SignalRecord
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver

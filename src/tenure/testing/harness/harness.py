@@ -326,13 +326,20 @@ class Harness:
                     yield at
 
     async def _times_of_running(self) -> list[datetime]:
-        """When running jobs are due for a heartbeat, and when they reach their timeout."""
+        """When running jobs are due for a heartbeat, and when they reach their timeout or their deadline."""
         _, roles = await self._open()
         now, here = self.clock.now(), self.clock.monotonic_seconds()
         held = [one for one in roles.leases.all() if not one.lost]
         beats = [now + max(TICK, timedelta(seconds=one.next_renewal_at_seconds - here)) for one in held]
-        return beats + [
-            one.job.timeout_at for one in held if one.job.timeout_at is not None and one.job.timeout_at > now
+        ends = [
+            now + timedelta(seconds=one.overdue_at_seconds - here)
+            for one in held
+            if one.at_deadline and here < one.overdue_at_seconds < float("inf")
+        ]
+        return [
+            *beats,
+            *ends,
+            *(one.job.timeout_at for one in held if one.job.timeout_at is not None and one.job.timeout_at > now),
         ]
 
     async def _met_new_queues(self) -> bool:

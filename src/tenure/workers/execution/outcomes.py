@@ -100,7 +100,9 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True, tag=True):
-    """The function ran for longer than its policy allows, and was interrupted."""
+    """The function ran for longer than its policy allows, or to the deadline of the job, and was interrupted."""
+
+    at_deadline: bool = False
 
 
 class Suspended(msgspec.Struct, frozen=True, tag=True):
@@ -256,8 +258,8 @@ def operation_for(job: Job, outcome: Outcome) -> Operation | None:
             return DeadLetter(ReasonCode.COMPENSATION_FAILED, Stage.EXEC, outcome.error)
         case Compensated():
             raise AssertionError(f"job {job.id} has no record that its steps are undone")
-        case TimedOut():
-            return _after_timeout(job)
+        case TimedOut(at_deadline):
+            return _after_timeout(job, at_deadline=at_deadline)
         case Suspended():
             return Suspend(
                 delay_seconds=outcome.delay_seconds,
@@ -318,17 +320,19 @@ def _for_newer_code(outcome: UnknownArgument) -> Operation:
     return DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, outcome.error)
 
 
-def _after_timeout(job: Job) -> Operation:
-    """A timeout is a failure like any other where the policy is to retry. The cause of each end is the timeout."""
-    error, policy = timeout_error(job), job.policy
+def _after_timeout(job: Job, *, at_deadline: bool) -> Operation:
+    """A timeout is a failure like any other where the policy is to retry. The cause of each end is the timeout.
+
+    At its deadline the job ends: it fails, unless the policy dead-letters it."""
+    error, policy = timeout_error(job, at_deadline=at_deadline), job.policy
     ends_as: str = policy.on_timeout
-    if ends_as == "retry":
+    if ends_as == "retry" and not at_deadline:
         if job.failures + 1 < policy.max_attempts:
             return Retry(error, timed_out=True)
         ends_as = policy.on_exhausted
     if ends_as == "dead_letter":
         return DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, error)
-    return Fail(error, permanent=policy.on_timeout == "fail", timed_out=True)
+    return Fail(error, permanent=at_deadline or policy.on_timeout == "fail", timed_out=True)
 
 
 def _unrequested_cancel(job: Job) -> Operation:

@@ -99,8 +99,7 @@ class Runner:
         attempt.task = task
         outcome: Outcome
         try:
-            executor = self._executors[attempt.definition.isolation]
-            outcome = Stopped() if attempt.interruption else await executor.invoke(attempt)
+            outcome = _without_invoking(attempt) or await self._executors[attempt.definition.isolation].invoke(attempt)
             if isinstance(outcome, UnknownArgument):
                 outcome = await self._with_releases(attempt.job, outcome)
         except asyncio.CancelledError as error:
@@ -234,13 +233,21 @@ class _Recording:
         self._runner.report(self._attempt, self._outcome, result)
 
 
+def _without_invoking(attempt: RunningAttempt) -> Outcome | None:
+    """The outcome of an attempt whose function is not called. A workflow decides that itself: it undoes its steps."""
+    if attempt.interruption:
+        return Stopped()
+    past_deadline = attempt.lease.past_deadline and attempt.definition.invoker is None
+    return TimedOut(at_deadline=True) if past_deadline else None
+
+
 def _after_interruption(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
     """The outcome to record: without the lease, or after the timeout, it does not depend on the function."""
     match attempt.interruption:
         case Interruption.LOST:
             return Lost()
         case Interruption.OVERDUE:
-            return outcome if isinstance(outcome, UndoUnfinished) else TimedOut()
+            return outcome if isinstance(outcome, UndoUnfinished) else TimedOut(attempt.lease.at_deadline)
         case _:
             return outcome
 

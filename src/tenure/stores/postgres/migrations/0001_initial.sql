@@ -110,7 +110,8 @@ create table tenure.policies (
     heartbeat_ms bigint not null check (heartbeat_ms between 1 and 40000000000),
     queued_ms bigint check (queued_ms between 1 and 40000000000),
     claimed_ms bigint check (claimed_ms between 1 and 40000000000),
-    running_ms bigint check (running_ms between 1 and 40000000000)
+    running_ms bigint check (running_ms between 1 and 40000000000),
+    deadline_ms bigint check (deadline_ms between 1 and 40000000000)
 );
 
 -- The jobs: the projection of the log. Columns that never change come first, those that change with every event last.
@@ -1326,6 +1327,13 @@ begin
     );
 end $$;
 
+-- The deadline of the run that spawned the job with these tags, or that went on as it. Null for none.
+create function tenure.inherited_deadline(tags text) returns timestamptz
+language sql stable
+as $$
+    select case when tags like '%"tenure.deadline":%' then (tags::jsonb ->> 'tenure.deadline')::timestamptz end
+$$;
+
 -- Inserts those of the given jobs that conflict with no other job and no deduplicated request, each with its event. Returns
 -- their ids. The caller has set the writer.
 create function tenure.insert_jobs(
@@ -1354,7 +1362,9 @@ as $$
         select given.id, written_at, given.policy_id, given.priority, given.kind, given.queue, given.payload,
             given.dedupe_key, given.request_id, given.correlation_id, given.trace, given.submitted_by, given.tags,
             given.partition_key, given.parent_id, given.redrive_of, given.awaited, 'queued', null, 1, 1, 0, 0, 0, false,
-            written_at, given.due_at, given.due_at + policy.queued_ms * interval '1 millisecond'
+            written_at, given.due_at,
+            least(given.due_at + policy.queued_ms * interval '1 millisecond',
+                written_at + policy.deadline_ms * interval '1 millisecond', tenure.inherited_deadline(given.tags))
         from given
         left join tenure.policies policy on policy.id = given.policy_id
         -- Every transaction inserts keys in the same order, so that none deadlocks; of two with one key, the first given
@@ -1493,9 +1503,10 @@ begin
             return number;
         end if;
         writer := set_config('tenure.writer', 'store', true);
-        insert into tenure.policies (body, lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms)
+        insert into tenure.policies (body, lease_ms, heartbeat_ms, queued_ms, claimed_ms, running_ms, deadline_ms)
         values (given ->> 'body', (given ->> 'lease_ms')::bigint, (given ->> 'heartbeat_ms')::bigint,
-            (given ->> 'queued_ms')::bigint, (given ->> 'claimed_ms')::bigint, (given ->> 'running_ms')::bigint)
+            (given ->> 'queued_ms')::bigint, (given ->> 'claimed_ms')::bigint, (given ->> 'running_ms')::bigint,
+            (given ->> 'deadline_ms')::bigint)
         on conflict (body) do nothing
         returning id into number;
         writer := set_config('tenure.writer', writer_before, true);
@@ -1828,9 +1839,10 @@ declare
     year constant numeric := 366 * 86400;
     attempts jsonb := coalesce(policy -> 'max_attempts', '20');
     signals_max jsonb := policy -> 'signals_max';
+    secret jsonb := coalesce(nullif(policy -> 'secret', 'null'), '[]');
 begin
-    perform tenure.require_fields(policy, 'policy', array['backoff', 'heartbeat_seconds', 'lease_seconds', 'max_attempts',
-        'on_exhausted', 'on_lost', 'on_timeout', 'signals_max', 'timeouts']);
+    perform tenure.require_fields(policy, 'policy', array['backoff', 'deadline_seconds', 'heartbeat_seconds', 'lease_seconds',
+        'max_attempts', 'on_exhausted', 'on_lost', 'on_timeout', 'secret', 'signals_max', 'timeouts']);
     perform tenure.require_fields(coalesce(policy -> 'backoff', '{}'), 'policy.backoff',
         array['base_seconds', 'factor', 'max_seconds']);
     perform tenure.require_fields(coalesce(policy -> 'timeouts', '{}'), 'policy.timeouts',
@@ -1841,18 +1853,30 @@ begin
     perform tenure.require(coalesce(signals_max, 'null') = 'null' or case jsonb_typeof(signals_max)
             when 'number' then signals_max::numeric between 0 and 1000000 and trunc(signals_max::numeric) = signals_max::numeric end,
         'policy.signals_max', format('is %s, and must be a whole number between 0 and 1000000', signals_max));
-    return format('{"backoff":{"base_seconds":%s,"factor":%s,"max_seconds":%s},"budget":null,"heartbeat_seconds":%s,'
-        '"lease_seconds":%s,"max_attempts":%s,"on_exhausted":%s,"on_lost":%s,"on_timeout":%s,'
+    perform tenure.require(jsonb_typeof(secret) = 'array' and jsonb_array_length(secret) <= 50
+            and not exists (
+                select from jsonb_array_elements(secret) name
+                where jsonb_typeof(name) <> 'string' or name #>> '{}' !~ '^[A-Za-z_][A-Za-z0-9_-]{0,99}$'
+            ),
+        'policy.secret', 'must be a list of at most 50 names of fields');
+    return format('{"backoff":{"base_seconds":%s,"factor":%s,"max_seconds":%s},"budget":null,"deadline_seconds":%s,'
+        '"heartbeat_seconds":%s,'
+        '"lease_seconds":%s,"max_attempts":%s,"on_exhausted":%s,"on_lost":%s,"on_timeout":%s,"secret":%s,'
         '"signals_max":%s,"timeouts":{"claimed_seconds":%s,"queued_seconds":%s,"running_seconds":%s}}',
         tenure.policy_seconds(policy, 'backoff.base_seconds', 0.5, 0, year, false),
         tenure.policy_seconds(policy, 'backoff.factor', 2, 1, 1000, false),
         tenure.policy_seconds(policy, 'backoff.max_seconds', 14400, 0, year, false),
+        tenure.policy_seconds(policy, 'deadline_seconds', null, 0.001, year, true),
         tenure.policy_seconds(policy, 'heartbeat_seconds', null, 0.001, year, true),
         tenure.policy_seconds(policy, 'lease_seconds', 60, 0.01, year, false),
         trunc(attempts::numeric),
         tenure.policy_choice(policy, 'on_exhausted', array['dead_letter', 'fail']),
         tenure.policy_choice(policy, 'on_lost', array['requeue', 'fail', 'dead_letter']),
         tenure.policy_choice(policy, 'on_timeout', array['retry', 'fail', 'dead_letter']),
+        coalesce((
+            select '[' || string_agg(to_json(one.name)::text, ',' order by one.name collate "C") || ']'
+            from (select distinct name from jsonb_array_elements_text(secret) name) one
+        ), 'null'),
         coalesce(trunc((nullif(signals_max, 'null'))::numeric)::text, 'null'),
         tenure.policy_seconds(policy, 'timeouts.claimed_seconds', null, 0.001, year, true),
         tenure.policy_seconds(policy, 'timeouts.queued_seconds', null, 0.001, year, true),
@@ -1868,7 +1892,8 @@ as $$
         'heartbeat_ms', round(coalesce((given ->> 'heartbeat_seconds')::numeric, (given ->> 'lease_seconds')::numeric / 3) * 1000),
         'queued_ms', round((given #>> '{timeouts,queued_seconds}')::numeric * 1000),
         'claimed_ms', round((given #>> '{timeouts,claimed_seconds}')::numeric * 1000),
-        'running_ms', round((given #>> '{timeouts,running_seconds}')::numeric * 1000)
+        'running_ms', round((given #>> '{timeouts,running_seconds}')::numeric * 1000),
+        'deadline_ms', round((given ->> 'deadline_seconds')::numeric * 1000)
     ))
     from cast(body as jsonb) given
 $$;
@@ -1883,6 +1908,7 @@ begin
     perform tenure.require(jsonb_typeof(tags) = 'object', 'tags', 'must be an object of texts');
     for tag in select key, value from jsonb_each(tags) loop
         perform tenure.require_text(tag.key, 'tags', 500);
+        perform tenure.require(tag.key <> 'tenure.deadline', 'tags.tenure.deadline', 'is set by the run that spawns a job');
         perform tenure.require(jsonb_typeof(tag.value) = 'string', 'tags.' || tag.key, 'must be text');
         perform tenure.require_text(tag.value #>> '{}', 'tags.' || tag.key, 500);
     end loop;
@@ -2025,9 +2051,9 @@ begin
         due_at = due,
         timeout_at = case
             when job.status in ('claimed', 'running') then job.timeout_at
-            -- A job that is not due, or that only undoes its steps, has no timeout.
-            when due is not null and queued_limit is not null and job.ends_as is null
-                then least(job.timeout_at, greatest(due, written_at) + queued_limit)
+            -- A job that only undoes its steps has no timeout, and one that is not due none but its deadline.
+            when job.ends_as is null then least(job.timeout_at, greatest(due, written_at)
+                + case when due is not null then queued_limit end)
         end
     where changed.id = job.id;
     writer := set_config('tenure.writer', writer_before, true);

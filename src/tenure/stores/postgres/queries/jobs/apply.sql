@@ -8,8 +8,10 @@ with change as materialized (
     select *
     from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :guards::text[], :transition_counts::smallint[],
                 -- each changing column: :{}::{type}[]
+            , :deadlines::timestamptz[]
         ) as change(id, rev, token, guard, transition_count,
             -- each changing column: new_{}
+            , deadline_at
         )
 ),
 usual as materialized (
@@ -116,6 +118,7 @@ moved as (
         token = case when accepted.new_owner is null then null else job.token end,
         lease_expires_at = case when accepted.lease_stays then job.lease_expires_at
             else tenure.time_at(accepted.new_lease_expires_at, job.lease_expires_at, accepted.at) end,
+        timeout_at = least(tenure.time_at(accepted.new_timeout_at, job.timeout_at, accepted.at), accepted.deadline_at),
         -- each time column: {} = tenure.time_at(accepted.new_{}, job.{}, accepted.at)
         ,
         -- each plain column: {} = accepted.new_{}

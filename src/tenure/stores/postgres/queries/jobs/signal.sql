@@ -17,7 +17,6 @@ accepted as materialized (
     where locked.status = 'waiting'
       and locked.committed_at is null
       and locked.ends_as is null
-      and locked.timeout_at is null
       and exists (
           select
           from tenure.policies policy
