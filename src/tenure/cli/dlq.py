@@ -23,12 +23,14 @@ from tenure.cli.groups import CommandGroup
 from tenure.cli.job_output import abbreviate, print_attempts, print_dead_letter, print_job
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
 from tenure.cli.retry import retried_fields
+from tenure.cli.secrets import secret_options
 from tenure.cli.tables import Column
 from tenure.client.admin import DiscardReport, JobAdmin, RedriveReport
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.records import Job
 from tenure.views.jobs import job_view, record_view
+from tenure.views.redaction import Redaction
 
 if TYPE_CHECKING:
     from tenure.stores.contract import DeadLetterPage, EnqueueResult
@@ -58,12 +60,13 @@ def dlq() -> None:
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filters: Any) -> int:
     """List open dead letters, newest job first."""
     page, jobs = run(_page(database, limit=limit, after=after, **filters))
+    shown = [_without_secrets(letter, jobs.get(letter.job_id)) for letter in page.letters]
     if as_json:
-        letters = [{**record_view(letter), **_kind_and_queue(jobs.get(letter.job_id))} for letter in page.letters]
+        letters = [{**record_view(letter), **_kind_and_queue(jobs.get(letter.job_id))} for letter in shown]
         print_json({"dead_letters": letters, "after": page.after})
         return Exit.OK
     if page.letters:
-        print_table(HEADINGS, [_row(letter, jobs.get(letter.job_id)) for letter in page.letters])
+        print_table(HEADINGS, [_row(letter, jobs.get(letter.job_id)) for letter in shown])
     else:
         print_line("no dead letters match")
     if page.after is not None:
@@ -78,6 +81,10 @@ async def _page(
         chosen = await dead_letter_filter(store, **filters)
         page = await store.dead_letters(chosen, after=after, limit=limit, newest_first=not oldest_first)
         return page, await store.read([letter.job_id for letter in page.letters])
+
+
+def _without_secrets(letter: DeadLetterRecord, job: Job | None) -> DeadLetterRecord:
+    return letter if job is None else Redaction.of(job).dead_letter(letter)
 
 
 def _kind_and_queue(job: Job | None) -> dict[str, Any]:
@@ -95,12 +102,16 @@ def _row(letter: DeadLetterRecord, job: Job | None) -> tuple[object, ...]:
 @dlq.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-def show(*, database: str, as_json: bool, wanted: GivenId) -> int:
-    """Show one dead letter with its job."""
+@secret_options
+def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...], reveal: bool) -> int:
+    """Show one dead letter with its job. Values of secret fields are hidden."""
     job, letter, executions = run(_read(database, wanted))
     if letter is None:
         print_error(f"job {job.id} is {job.status} and has no dead letter; show it with: tenure jobs show {job.id}")
         return Exit.PROBLEMS
+    if not reveal:
+        hidden = Redaction.of(job, names)
+        job, letter = hidden.job(job), hidden.dead_letter(letter)
     if as_json:
         print_json({"dead_letter": record_view(letter), "job": job_view(job), "attempts": executions})
     else:

@@ -13,6 +13,7 @@ from tenure.cli.app_loader import load_app
 from tenure.cli.database import run
 from tenure.cli.filters import operator, tag
 from tenure.cli.output import Exit, print_json, print_line
+from tenure.cli.secrets import without_secrets
 from tenure.client.job_function import EnqueueOptions
 from tenure.views.jobs import job_view
 
@@ -59,7 +60,7 @@ def enqueue(*, kind: str, payload: str, target: str, database: str | None, as_js
     options = EnqueueOptions(**{**given, "tags": dict(given["tags"]) or None})
     handle = run(_enqueue(app, kind, text, options))
     if as_json:
-        print_json({"job": job_view(handle.job), "created": handle.created})
+        print_json({"job": job_view(without_secrets(handle.job)), "created": handle.created})
     else:
         print_line(f"{handle.id} {'enqueued' if handle.created else f'was there already and is {handle.job.status}'}")
     return Exit.OK

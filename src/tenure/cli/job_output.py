@@ -15,6 +15,7 @@ from tenure.lifecycle.forks import ForkOrigin
 from tenure.lifecycle.provenance import Provenance, ToolCall, UnreadSignal
 from tenure.lifecycle.records import Event, Job
 from tenure.views.jobs import CONTENT, job_view, record_view
+from tenure.views.redaction import Redaction
 
 CONTENT_LENGTH_MAX = 2000
 ERROR_LENGTH_MAX = 80
@@ -68,7 +69,7 @@ def job_row(job: Job) -> tuple[object, ...]:
 def _note(job: Job) -> str:
     """The last error, the reason of the end, a requested cancel, what it waits for, or the progress."""
     if job.last_error is not None and job.status not in ("succeeded", "cancelled", "halted"):
-        return abbreviate(job.last_error)
+        return abbreviate(Redaction.of(job).text(job.last_error))
     if job.reason is not None:
         return job.reason
     if job.cancel_requested and job.live:

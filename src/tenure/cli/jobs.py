@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from tenure.cli.job_output import (
 )
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line, print_table
 from tenure.cli.retry import retry
+from tenure.cli.secrets import secret_options
 from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
 from tenure.client.admin import CancelReport, JobAdmin
@@ -42,7 +44,10 @@ from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.provenance import Provenance
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.statuses import CANCELLED, LIVE
+from tenure.lifecycle.steps import StepRecord
+from tenure.stores.contract.steps import all_steps
 from tenure.views.jobs import job_view, provenance_view, record_view
+from tenure.views.redaction import Redaction
 from tenure.vocabularies import vocabulary as vocabulary_named
 
 if TYPE_CHECKING:
@@ -101,6 +106,19 @@ class JobDetails:
     artifacts: list[ArtifactRecord]
     events: list[Event] | None = None
     provenance: Provenance | None = None
+    steps: list[StepRecord] = field(default_factory=list)
+    """Where content of them is shown."""
+
+    def redacted(self, names: Collection[str]) -> JobDetails:
+        """The same without the values of secret fields."""
+        hidden = Redaction.of(self.job, names, self.steps)
+        return replace(
+            self,
+            job=hidden.job(self.job),
+            dead_letter=None if self.dead_letter is None else hidden.dead_letter(self.dead_letter),
+            events=None if self.events is None else [hidden.event(event) for event in self.events],
+            provenance=None if self.provenance is None else hidden.provenance(self.provenance),
+        )
 
 
 @jobs.command()
@@ -110,11 +128,23 @@ class JobDetails:
 @click.option(
     "--provenance", "with_provenance", is_flag=True, help="Show inputs, code versions and outcome of an ended job."
 )
+@secret_options
 @vocabulary_option
 def show(
-    *, database: str, as_json: bool, wanted: GivenId, with_events: bool, with_provenance: bool, vocabulary: str | None
+    *,
+    database: str,
+    as_json: bool,
+    wanted: GivenId,
+    with_events: bool,
+    with_provenance: bool,
+    names: tuple[str, ...],
+    reveal: bool,
+    vocabulary: str | None,
 ) -> int:
-    """Show one job: its record, attempts, artifacts and dead letter."""
+    """Show one job: its record, attempts, artifacts and dead letter.
+
+    Values of fields like password, token and authorization, and of those that the declaration calls secret, are hidden.
+    """
     if vocabulary is not None:
         if with_provenance:
             raise click.UsageError("--provenance cannot be translated; use it without --vocabulary")
@@ -122,6 +152,8 @@ def show(
         print_translated_job(job, log, vocabulary_named(vocabulary), with_events=with_events, as_json=as_json)
         return Exit.OK
     details = run(_details(database, wanted, with_events=with_events, with_provenance=with_provenance))
+    if not reveal:
+        details = details.redacted(names)
     if as_json:
         print_json(_details_view(details))
     else:
@@ -147,6 +179,7 @@ async def _details(database: str, wanted: GivenId, *, with_events: bool, with_pr
             artifacts=await store.artifacts(whole),
             events=(await store.history([whole]))[whole] if with_events else None,
             provenance=await acting.provenance(whole) if with_provenance else None,
+            steps=await all_steps(store, whole) if with_events or with_provenance else [],
         )
 
 

@@ -16,10 +16,10 @@ from tenure.cli.filters import operator
 from tenure.cli.groups import CommandGroup
 from tenure.cli.outbox_webhooks import add, remove, test
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
+from tenure.cli.secrets import secret_options
 from tenure.cli.tables import Column
-from tenure.lifecycle.json_text import encode, load
 from tenure.stores.contract.outbox import MessageFilter, StoredMessage
-from tenure.views.redaction import redacted
+from tenure.views.redaction import Redaction
 
 if TYPE_CHECKING:
     from tenure.stores.contract import Store
@@ -145,29 +145,31 @@ def ls(
 @common_options
 @click.argument("message", type=click.UUID)
 @click.option("--body", "with_body", is_flag=True, help="Also show the body, without the values of secret fields.")
-@click.option("--secret", "names", multiple=True, help="Another field whose value is not shown.")
-@click.option("--reveal", is_flag=True, help="Show the values of secret fields too.")
+@secret_options
 def show(*, database: str, as_json: bool, message: UUID, with_body: bool, names: tuple[str, ...], reveal: bool) -> int:
     """Show one message, what is pending of it, and every attempt to deliver it. The body is shown on request.
 
-    Values of fields like password, token and authorization are hidden, in the body and the headers.
+    Values of fields like password, token and authorization, and of those that the declaration of its job calls secret,
+    are hidden, in the body and the headers.
     """
 
     async def read(store: Store) -> Any:
         found = await store.outbox.message(message)
         if found is None:
             return None
-        return found, await store.outbox.pending(found.sequence), await store.outbox.deliveries(found.sequence)
+        job = None if found.job_id is None else (await store.read([found.job_id])).get(found.job_id)
+        hidden = Redaction(frozenset(names)) if job is None else Redaction.of(job, names)
+        return found, hidden, await store.outbox.pending(found.sequence), await store.outbox.deliveries(found.sequence)
 
     if (read_back := run(_with(database, read))) is None:
         print_error(f"message {message} is not in the outbox; list messages with: tenure outbox ls")
         return Exit.PROBLEMS
-    found, pending, made = read_back
+    found, hidden, pending, made = read_back
     facts = {name: getattr(found, name) for name in found.__struct_fields__ if with_body or name != "body"}
     facts["at"] = _written(found)
     for name in ("body", "headers"):
         if facts.get(name) is not None and not reveal:
-            facts[name] = encode(redacted(load(facts[name]), names))
+            facts[name] = hidden.text(facts[name])
     if as_json:
         print_json({"message": facts, "pending": pending, "deliveries": made})
         return Exit.OK

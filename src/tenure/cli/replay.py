@@ -10,11 +10,13 @@ from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, TimeOrAge, job_id, operator, resolve_id, resolve_time, time_or_age
 from tenure.cli.job_output import print_events, print_job
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
+from tenure.cli.secrets import secret_options
 from tenure.cli.tables import format_value
 from tenure.client.admin import JobAdmin
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.records import Event, Job
 from tenure.views.jobs import job_view, record_view
+from tenure.views.redaction import Redaction
 
 
 @click.command()
@@ -23,12 +25,22 @@ from tenure.views.jobs import job_view, record_view
 @click.option("--at", type=time_or_age, metavar="TIME", help="At this time, or this long ago: 90s, 2h, 7d.")
 @click.option("--rev", type=click.IntRange(1), metavar="N", help="At this revision.")
 @click.option("--events", "with_events", is_flag=True, help="Also show its events until then.")
+@secret_options
 def replay(
-    *, database: str, as_json: bool, wanted: GivenId, at: TimeOrAge | None, rev: int | None, with_events: bool
+    *,
+    database: str,
+    as_json: bool,
+    wanted: GivenId,
+    at: TimeOrAge | None,
+    rev: int | None,
+    with_events: bool,
+    names: tuple[str, ...],
+    reveal: bool,
 ) -> int:
     """Show a job at an earlier time or revision, folded from its events.
 
     Without --at and --rev: the job now. Only the last error of a job is stored, so that earlier ones are not shown.
+    Values of secret fields are hidden.
     """
     if at is not None and rev is not None:
         raise click.UsageError("--at and --rev cannot be combined")
@@ -43,6 +55,9 @@ def replay(
         return Exit.PROBLEMS
     then = fold(job.origin, until, contents_of(job))
     assert then is not None, "there is at least one event"
+    if not reveal:
+        hidden = Redaction.of(job, names)
+        then, until = hidden.job(then), [hidden.event(event) for event in until]
     if as_json:
         logged = {"events": [record_view(event) for event in until]} if with_events else {}
         print_json({"job": job_view(then), "of_revisions": len(events), **logged})

@@ -18,7 +18,7 @@ from tenure.lifecycle.provenance import UnreadSignal
 from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import WAITING
 from tenure.lifecycle.steps import StepKind, StepRecord
-from tenure.views.redaction import redacted_job, redacted_step, redacted_text
+from tenure.views.redaction import Redaction
 from tenure.views.runs import PatchUse
 from tenure.workflow.branch import call_key
 
@@ -82,11 +82,12 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     def redacted(self, names: Collection[str]) -> RunDetails:
         """The same without the values of secret fields."""
+        hidden = Redaction.of(self.job, names, self.steps)
         return msgspec.structs.replace(
             self,
-            job=redacted_job(self.job, names),
-            steps=[redacted_step(step, names) for step in self.steps],
-            state=redacted_text(self.state, names),
+            job=hidden.job(self.job),
+            steps=[hidden.step(step) for step in self.steps],
+            state=hidden.optional(self.state),
         )
 
 

@@ -9,6 +9,7 @@ import click
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, job_id, operator, resolve_id
 from tenure.cli.output import Exit, counted, print_json, print_line
+from tenure.cli.secrets import without_secrets
 from tenure.client.admin import JobAdmin
 from tenure.client.forks import fork_run
 from tenure.errors import InvalidInput
@@ -71,7 +72,7 @@ def fork(
     """Go on with an ended or parked run as a new run that reuses its recorded steps."""
     old, enqueued = run(_fork(database, wanted, replace=dict(replace), budget=_budget(budget), **given))
     if as_json:
-        print_json({"job": job_view(enqueued.job), "created": enqueued.created, "forked_from": old.id})
+        print_json({"job": job_view(without_secrets(enqueued.job)), "created": enqueued.created, "forked_from": old.id})
     else:
         print_line(f"{enqueued.job.id} forked from {old.id}")
         if old.live:
@@ -127,7 +128,7 @@ def start_plan(
         return _checked(app, goal, plan, as_json=as_json)
     handle = run(_start_plan(app, goal, plan, {**given, "budget": _budget(budget)}))
     if as_json:
-        print_json({"job": job_view(handle.job), "created": handle.created})
+        print_json({"job": job_view(without_secrets(handle.job)), "created": handle.created})
     else:
         print_line(f"{handle.id} {'enqueued' if handle.created else f'was there already and is {handle.job.status}'}")
     return Exit.OK

@@ -33,6 +33,7 @@ from tenure.cli.run_output import (
     waits_for,
 )
 from tenure.cli.run_starts import fork, start_plan
+from tenure.cli.secrets import secret_options
 from tenure.client.admin import JobAdmin
 from tenure.client.forks import continued_by
 from tenure.lifecycle.json_text import load, parse
@@ -125,12 +126,12 @@ async def _versions(database: str) -> RunVersions:
 @runs.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-@click.option("--secret", "names", multiple=True, help="Another field whose value is not shown.")
-@click.option("--reveal", is_flag=True, help="Show the values of secret fields too.")
+@secret_options
 def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...], reveal: bool) -> int:
     """Show one run: its record, budget, steps, children, unread signals, and what it waits for.
 
-    Values of fields like password, token and authorization are hidden, in arguments, results and the state.
+    Values of fields like password, token and authorization, and of those that the declaration calls secret, are hidden,
+    in arguments, results, errors and the state.
     """
     details = run(_details(database, wanted))
     if not reveal:

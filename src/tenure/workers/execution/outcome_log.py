@@ -15,6 +15,7 @@ from tenure.lifecycle.statuses import RETRY, STALLED, TERMINAL
 from tenure.observe.log_context import job_fields
 from tenure.observe.log_format import counted
 from tenure.seams import Clock
+from tenure.views.redaction import Redaction
 from tenure.workers.completer import Result, Written
 from tenure.workers.execution.outcomes import (
     SNOOZE,
@@ -87,7 +88,7 @@ def _is_committed_as(job: Job, result: str) -> bool:
 
 def _log_outcome(job: Job, outcome: Outcome, written: Written) -> None:
     if isinstance(outcome, Raised):
-        error = load(outcome.error)
+        error = load(_without_secrets(job, outcome.error))
         message = f"{error.get('type')}: {error.get('message')}"
         seconds = _seconds_run(job, written.job)
         extra = {**job_fields(job), "seconds": seconds, "traceback": error.get("traceback")}
@@ -98,9 +99,9 @@ def _log_outcome(job: Job, outcome: Outcome, written: Written) -> None:
         facts = (job.id, job.kind, job.attempt, outcome.argument, _next_step(written))
         log.warning(template, *facts, extra=job_fields(job))
     elif isinstance(outcome, TimedOut) and not job.committed:
-        limit_seconds = job.policy.timeouts.running_seconds
-        template = "job %s (%s) attempt %s timed out after %s s, %s"
-        log.warning(template, job.id, job.kind, job.attempt, limit_seconds, _next_step(written), extra=job_fields(job))
+        limit = "at its deadline" if outcome.at_deadline else f"after {job.policy.timeouts.running_seconds} s"
+        template = "job %s (%s) attempt %s timed out %s, %s"
+        log.warning(template, job.id, job.kind, job.attempt, limit, _next_step(written), extra=job_fields(job))
     elif isinstance(outcome, Snoozed) and outcome.cause != SNOOZE:
         template = "job %s (%s) attempt %s released, running again in %.1f s: %s"
         seconds = outcome.delay_seconds
@@ -119,6 +120,11 @@ def _log_outcome(job: Job, outcome: Outcome, written: Written) -> None:
     else:
         template = "job %s (%s) attempt %s ended without a result; the job is %s"
         log.debug(template, job.id, job.kind, job.attempt, written.status, extra=job_fields(job))
+
+
+def _without_secrets(job: Job, text: str) -> str:
+    """The error without the values of the fields that the declaration of the job calls secret."""
+    return text if job.policy.secret is None else Redaction.of(job).text(text)
 
 
 def _log_end(job: Job, written: Written) -> None:
