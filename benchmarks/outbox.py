@@ -4,7 +4,7 @@ Messages are written to a new database and delivered by one processor: to a Pyth
 webhooks to a receiver on the loopback interface, in a process of its own. Beside the webhooks, the same HTTP client
 posts the same bytes to the same receiver with the same number of requests at once, and does nothing else. Messages are
 spread over many aggregates, or belong to one. The last variant has a second endpoint that refuses every message.
-Rounds of all variants are interleaved; medians are shown.
+Rounds of all variants are interleaved; medians are shown. No round begins that could end after `--seconds-max`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import asyncio
 import base64
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from benchmarks.peers.figures import table
 from tenure.lifecycle.records import Actor, Role
 from tenure.outbox.addresses import AddressGuard
 from tenure.outbox.circuit_breaker import CircuitBreaker
@@ -44,7 +47,8 @@ OPERATOR = Actor(Role.CLIENT, "benchmark")
 KEY = {"KEY": base64.b64encode(b"benchmark key of thirty-two bytes").decode()}
 BODY = '{"order": "o-4711", "customer": "ada", "cents": 1200, "lines": ["book", "pen", "ink"]}'
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-LIMIT_SECONDS = 600.0
+LIMIT_SECONDS = 60.0
+"""How long one measurement may take."""
 NEVER = RetrySchedule(delays_seconds=(3600.0,) * 9)
 FAILING = "failing"
 
@@ -187,41 +191,91 @@ async def one_round(
 ) -> dict[str, float]:
     """One figure for each variant, each on a new database."""
     many = options.aggregates
+    slow = argparse.Namespace(**{**vars(options), "messages": min(options.messages, options.messages_one_by_one)})
 
-    async def measured(sink: Sink, **facts: Any) -> float:
+    async def measured(sink: Sink, of: argparse.Namespace = options, **facts: Any) -> float:
         with new_url() as url:
-            return await deliver(url, sink, options, **facts)
+            return await deliver(url, sink, of, **facts)
 
     return {
-        "bare": await post_bare(target, options, at_once=options.concurrency),
-        "webhook, many aggregates": await measured(webhook(target), aggregates=many),
-        "bare, one at a time": await post_bare(target, options, at_once=1),
-        "webhook, one aggregate": await measured(webhook(target), aggregates=1),
-        "function, many aggregates": await measured(CallableSink(nothing), aggregates=many),
-        "function, many aggregates, beside a dead endpoint": await measured(
-            CallableSink(nothing), aggregates=many, failing=True
-        ),
+        BARE: await post_bare(target, options, at_once=options.concurrency),
+        WEBHOOK: await measured(webhook(target), aggregates=many),
+        "bare, one at a time": await post_bare(target, slow, at_once=1),
+        "webhook, one aggregate": await measured(webhook(target), slow, aggregates=1),
+        FUNCTION: await measured(CallableSink(nothing), aggregates=many),
+        BESIDE_DEAD: await measured(CallableSink(nothing), aggregates=many, failing=True),
         "function, one aggregate": await measured(CallableSink(nothing), aggregates=1),
     }
 
 
+FUNCTION, WEBHOOK, BARE = "function, many aggregates", "webhook, many aggregates", "bare"
+BESIDE_DEAD = "function, many aggregates, beside a dead endpoint"
+RATIOS = (
+    (WEBHOOK, BARE, 0.6),
+    ("webhook, one aggregate", "bare, one at a time", None),
+    (BESIDE_DEAD, FUNCTION, 0.95),
+)
+TARGETS_PER_SECOND = {("postgres", FUNCTION): 2000}
+Rounds = dict[str, list[dict[str, float]]]
+
+
 def ratios(figures: dict[str, float]) -> dict[str, float]:
-    """The ratios that have targets: 0.6 of the bare client, 0.95 beside a dead endpoint."""
-    return {
-        "webhook / bare, many aggregates": figures["webhook, many aggregates"] / figures["bare"],
-        "webhook / bare, one aggregate": figures["webhook, one aggregate"] / figures["bare, one at a time"],
-        "beside a dead endpoint / without": figures["function, many aggregates, beside a dead endpoint"]
-        / figures["function, many aggregates"],
-    }
+    """The ratios of one round."""
+    return {f"{one} / {other}": figures[one] / figures[other] for one, other, _ in RATIOS}
+
+
+def report(rounds: Rounds) -> str:
+    """The medians of the rounds as tables in Markdown, with the targets."""
+    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
+    made = min(len(of_store) for of_store in rounds.values())
+    rates = [
+        (store, name, f"{median(one[name] for one in of_store):,.0f}", f"{TARGETS_PER_SECOND.get((store, name), '')}")
+        for store, of_store in rounds.items()
+        for name in of_store[0]
+    ]
+    shares = [
+        (
+            store,
+            f"{one} / {other}",
+            f"{median(ratios(each)[f'{one} / {other}'] for each in of_store):.2f}",
+            f"{wanted or ''}",
+        )
+        for store, of_store in rounds.items()
+        for one, other, wanted in RATIOS
+    ]
+    return "\n".join(
+        (
+            f"{made} rounds; load of the last 1, 5 and 15 minutes: {loads}",
+            *("", table(("store", "variant", "messages/s", "at least"), rates)),
+            *("", table(("store", "median of the ratios of each round", "ratio", "at least"), shares)),
+        )
+    )
+
+
+def measure(options: argparse.Namespace, target: str, server: PostgresServer | None) -> Rounds:
+    """The figures of each round, by store. A round that could end too late is not begun."""
+    began = time.monotonic()
+    rounds: Rounds = {store: [] for store in options.stores}
+    for number in range(1, options.rounds + 1):
+        for store in options.stores:
+            rounds[store].append(asyncio.run(one_round(new_database(store, server), target, options)))
+        seconds = time.monotonic() - began
+        print(f"round {number} of {options.rounds} after {seconds:.0f} s", file=sys.stderr, flush=True)
+        if seconds * (number + 1) / number > options.seconds_max:
+            break
+    return rounds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--messages-one-by-one", type=int, default=2_000, help="in the variants with one at a time")
     parser.add_argument("--aggregates", type=int, default=10_000)
     parser.add_argument("--concurrency", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds-max", type=float, default=300.0)
     parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    parser.add_argument("--out", type=Path, default=Path("build/outbox"), help="folder for the results")
     options = parser.parse_args()
     mine, theirs = get_context("spawn").Pipe()
     receiver = get_context("spawn").Process(target=receive, args=(theirs,), daemon=True)
@@ -230,17 +284,12 @@ def main() -> None:
     with ExitStack() as stack:
         stack.callback(mine.close)
         server = stack.enter_context(PostgresServer()) if "postgres" in options.stores else None
-        target = f"http://127.0.0.1:{mine.recv()}/hook"
-        for store in options.stores:
-            rounds = [
-                asyncio.run(one_round(new_database(store, server), target, options)) for _ in range(options.rounds)
-            ]
-            middle = {name: median(one[name] for one in rounds) for name in rounds[0]}
-            per_round = [ratios(one) for one in rounds]
-            shares = {name: round(median(one[name] for one in per_round), 2) for name in per_round[0]}
-            rates = {name: round(rate) for name, rate in middle.items()}
-            load = os.getloadavg()[0]
-            print(json.dumps({"store": store, "per second": rates, "ratios": shares, "load": load}, indent=2))
+        rounds = measure(options, f"http://127.0.0.1:{mine.recv()}/hook", server)
+    written = report(rounds)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "outbox.json").write_text(json.dumps(rounds, indent=2) + "\n", encoding="utf-8")
+    (options.out / "outbox.md").write_text(f"{written}\n", encoding="utf-8")
+    print(written)
 
 
 def new_database(store: str, server: PostgresServer | None) -> Callable[[], AbstractContextManager[str]]:
