@@ -128,8 +128,8 @@ class AddressGuard:
         """All addresses of the target's host, if every one is allowed. One refused address refuses the host.
 
         A name is resolved in every attempt. An address stays what it is, and is checked once."""
-        if target in self._literals:
-            return self._literals[target]
+        if (checked := self._literals.get(target)) is not None:
+            return checked
         literal = _literal(target.host)
         if literal is not None:
             self._check(literal, target)

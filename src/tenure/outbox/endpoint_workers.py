@@ -32,7 +32,12 @@ class EndpointWorkers:
     ) -> None:
         self._options, self._seams, self._tasks, self._ended = options, seams, tasks, ended
         self._waiting: deque[StreamDelivery] = deque()
-        self._workers = 0
+        self._workers = self._delivering = 0
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether there is a stream for each worker."""
+        return self._delivering + len(self._waiting) >= self._options.concurrency
 
     def add(self, deliveries: Iterable[StreamDelivery]) -> None:
         """Deliver these streams too."""
@@ -58,13 +63,16 @@ class EndpointWorkers:
             limit.close()
 
     async def _step(self, delivery: StreamDelivery, limit: TimeLimit) -> None:
+        self._delivering += 1
         try:
             more = await delivery.step(limit)
         except BaseException as error:
+            self._delivering -= 1
             self._ended(delivery, error)
             if not isinstance(error, Exception):
                 raise
             return
+        self._delivering -= 1
         if more:
             self._waiting.append(delivery)
         else:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from tenure.errors import InvalidInput, StoreError, StoreUnavailable
 from tenure.jobs.middleware import Middleware, delivering
@@ -19,13 +18,13 @@ from tenure.outbox.endpoint_slots import EndpointSlots
 from tenure.outbox.endpoint_workers import EndpointWorkers
 from tenure.outbox.observed_delivery import deliver_within
 from tenure.outbox.processor_options import ProcessorOptions
+from tenure.outbox.settlement_writer import SettlementWriter
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered, error_reason
 from tenure.outbox.stream_delivery import StreamDelivery
 from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Seams
 from tenure.stores.contract import Subscription
-from tenure.stores.contract.outbox import ClaimDeliveries, EndpointRecord, LeasedStream, OutboxStore, Settlement
-from tenure.stores.group_commit import GroupCommit
+from tenure.stores.contract.outbox import ClaimDeliveries, EndpointRecord, LeasedStream, OutboxStore
 
 __all__ = ["OutboxProcessor", "ProcessorOptions"]
 
@@ -59,7 +58,7 @@ class OutboxProcessor:
         self._store, self._sink_for, self._seams, self.name = store, sink_for, seams, name
         self._options = options or ProcessorOptions()
         self._wakeups, self._layers = wakeups, delivering(middleware)
-        self._settler: GroupCommit[Settlement, bool] = GroupCommit(store.settle, seams, name="tenure-outbox-settle")
+        self._settlements = SettlementWriter(store, seams, settled=self._settled)
         self._sinks: dict[str, tuple[str, Sink | None]] = {}
         self._endpoints: Mapping[str, EndpointRecord] = {}
         self._slots: dict[str, EndpointSlots] = {}
@@ -212,27 +211,32 @@ class OutboxProcessor:
         if error is not None:
             self._close(delivery, error)
             return
-        written = self._settler.begin(delivery.settlement())
-        written.add_done_callback(partial(self._settled, delivery))
+        # While other streams keep all workers busy, nothing is gained by an early write.
+        self._settlements.add(delivery, may_wait=self._workers[delivery.endpoint].are_busy)
 
-    def _settled(self, delivery: StreamDelivery, written: asyncio.Future[bool]) -> None:
+    def _settled(self, delivery: StreamDelivery, written: bool | BaseException) -> None:
         """A settlement is written or refused, or the database could not be reached: then it is repeated until the lease
         ends. A settlement whose reply was lost has released the lease, and is refused the second time."""
-        error = asyncio.CancelledError() if written.cancelled() else written.exception()
+        if isinstance(written, BaseException):
+            self._unsettled(delivery, written)
+            return
+        for made in delivery.attempts:
+            self.counts[made.outcome] += 1
+        if not written:
+            self.counts["lost"] += 1
+            log.warning("endpoint %s: lease lost; its deliveries will be repeated", delivery.endpoint)
+        self._close(delivery, None)
+
+    def _unsettled(self, delivery: StreamDelivery, error: BaseException) -> None:
         now_seconds = self._seams.clock.monotonic_seconds()
         repeat = isinstance(error, StoreUnavailable) and now_seconds < delivery.lease_ends_at_seconds
-        if repeat and not self._stop.is_set():
-            log.warning("outbox settlement failed, retrying: %s", error)
-            task = self._seams.spawn.task(self._settle_again(delivery), name="tenure-outbox-retry")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if not repeat or self._stop.is_set():
+            self._close(delivery, error)
             return
-        if error is None:
-            self.counts += delivery.counts
-            if not written.result():
-                self.counts["lost"] += 1
-                log.warning("endpoint %s: lease lost; its deliveries will be repeated", delivery.endpoint)
-        self._close(delivery, error)
+        log.warning("outbox settlement failed, retrying: %s", error)
+        task = self._seams.spawn.task(self._settle_again(delivery), name="tenure-outbox-retry")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _settle_again(self, delivery: StreamDelivery) -> None:
         try:
@@ -244,13 +248,17 @@ class OutboxProcessor:
 
     def _close(self, delivery: StreamDelivery, error: BaseException | None) -> None:
         """The stream is settled, or left to the end of its lease."""
+        if error is not None:
+            self._log_left(delivery, error)
+        self._leased -= 1
+        self._slots_of(delivery.endpoint).ended(self._seams.clock.monotonic_seconds() - delivery.sent_at_seconds)
+        self._freed.set()
+
+    def _log_left(self, delivery: StreamDelivery, error: BaseException) -> None:
         if isinstance(error, StoreUnavailable | StoreError):
             log.warning("endpoint %s: deliveries not recorded, they will be repeated: %s", delivery.endpoint, error)
         elif isinstance(error, Exception):
             log.error("outbox stream failed; its lease ends in time", exc_info=error)
-        self._leased -= 1
-        self._slots_of(delivery.endpoint).ended(self._seams.clock.monotonic_seconds() - delivery.sent_at_seconds)
-        self._freed.set()
 
     # What a stream uses.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -182,9 +181,9 @@ class StreamDelivery:
         )
 
     @property
-    def counts(self) -> Counter[str]:
-        """The attempts by outcome."""
-        return Counter(made.outcome for made in self._made)
+    def attempts(self) -> Sequence[DeliveryAttempt]:
+        """The attempts that were made, in their order."""
+        return self._made
 
     def settlement(self) -> Settlement:
         """What became of the messages, and when the stream is due again."""

@@ -9,22 +9,24 @@ from types import TracebackType
 class TimeLimit:
     """Like `asyncio.timeout`: what is awaited inside is cancelled after so many seconds, and TimeoutError is raised.
 
-    One timer serves all calls of a task, since few of them reach the limit: setting one for each call costs more than
-    the rest of a delivery. `close` removes the timer.
+    It belongs to the task that makes it. One timer serves all calls of the task, since few of them reach the limit:
+    setting one for each call costs more than the rest of a delivery. `close` removes the timer.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._task: asyncio.Task[object] | None = None
+        task = asyncio.current_task()
+        assert task is not None, "a limit applies to the calls of a task"
+        self._task: asyncio.Task[object] = task
         self._loop = asyncio.get_running_loop()
+        self._is_inside = False
         self._timer: asyncio.TimerHandle | None = None
         self._ends_at_seconds, self._cancellations = 0.0, 0
         self._expired = False
 
     def __enter__(self) -> None:
-        self._task = task = asyncio.current_task()
-        assert task is not None, "a limit applies to the calls of a task"
-        self._cancellations, self._expired = task.cancelling(), False
+        self._is_inside, self._expired = True, False
+        self._cancellations = self._task.cancelling()
         self._ends_at_seconds = self._loop.time() + self._seconds
         if self._timer is None:
             self._timer = self._loop.call_at(self._ends_at_seconds, self._check)
@@ -32,9 +34,9 @@ class TimeLimit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task, self._task = self._task, None
-        if self._expired and task is not None:
-            is_mine = task.uncancel() <= self._cancellations
+        self._is_inside = False
+        if self._expired:
+            is_mine = self._task.uncancel() <= self._cancellations
             if is_mine and isinstance(error, asyncio.CancelledError):
                 raise TimeoutError from error
 
@@ -45,7 +47,7 @@ class TimeLimit:
 
     def _check(self) -> None:
         self._timer = None
-        if self._task is None:
+        if not self._is_inside:
             return
         if self._loop.time() < self._ends_at_seconds:
             self._timer = self._loop.call_at(self._ends_at_seconds, self._check)

@@ -79,15 +79,15 @@ class WebhookSink:
             self._session = None
 
     async def _post(self, body: bytes, headers: dict[str, str]) -> Delivered | Undelivered:
-        session = self._open_session()
-        async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
-            outcome = self._outcome(response.status, response.headers)
+        session = self._session or self._open_session()
+        response = await session.post(self._url, data=body, headers=headers, allow_redirects=False)
+        if not response.content.is_eof():
             await _drain(response)
-            return outcome
+        if 200 <= response.status < 300:
+            return Delivered(status=response.status)
+        return self._refused(response.status, response.headers)
 
-    def _outcome(self, status: int, headers: Mapping[str, str]) -> Delivered | Undelivered:
-        if 200 <= status < 300:
-            return Delivered(status=status)
+    def _refused(self, status: int, headers: Mapping[str, str]) -> Undelivered:
         return Undelivered(
             reason=_status_reason(status),
             status=status,
@@ -119,17 +119,16 @@ class WebhookSink:
 
     def _open_session(self) -> aiohttp.ClientSession:
         """Opened in the first delivery, since it belongs to an event loop."""
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                resolver=self._resolver, use_dns_cache=False, limit=CONNECTIONS_MAX, ssl=self._ssl or True
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-            )
+        connector = aiohttp.TCPConnector(
+            resolver=self._resolver, use_dns_cache=False, limit=CONNECTIONS_MAX, ssl=self._ssl or True
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+        )
         return self._session
 
 
@@ -172,19 +171,20 @@ class _CheckedAddresses(AbstractResolver):
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read a short body, so that the connection can be reused. A long or slow one closes the connection: the status
-    has already decided the outcome."""
-    if response.content.at_eof():
-        return
+    """Read a short body, so that the connection can be reused. A long, slow or broken one closes the connection: the
+    status has already decided the outcome."""
+    is_read = False
     try:
         async with asyncio.timeout(RESPONSE_SECONDS_MAX):
             remaining_bytes = RESPONSE_BYTES_MAX
             while remaining_bytes > 0 and (chunk := await response.content.read(remaining_bytes)):
                 remaining_bytes -= len(chunk)
-        if remaining_bytes <= 0:
-            response.close()
+        is_read = remaining_bytes > 0
     except (aiohttp.ClientError, OSError):
-        response.close()
+        pass
+    finally:
+        if not is_read:
+            response.close()
 
 
 def _request_url(target: Target) -> URL:

@@ -57,17 +57,6 @@ class GroupCommit(Generic[Q, A]):
             else:
                 self._loop = None
 
-    def begin(self, request: Q) -> asyncio.Future[A]:
-        """The answer to this request, which is written with those that come before the event loop runs other tasks."""
-        here = asyncio.get_running_loop()
-        answer: asyncio.Future[A] = here.create_future()
-        if self._loop is not here:
-            self._loop = here
-            self._pending.clear()
-            self._writer = self._seams.spawn.task(self._write_pending(), name=self._name)
-        self._pending.append((request, answer))
-        return answer
-
     async def _write_pending(self) -> None:
         """Write groups until nothing is pending."""
         try:

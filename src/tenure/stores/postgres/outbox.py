@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -63,8 +61,7 @@ class PostgresOutbox:
             "messages_max": request.messages_max,
         }
         rows = await self._connections.fetch("pending/claim", values)
-        by_stream = groupby(rows, key=itemgetter(0, 1, 2))
-        return [_leased(list(group), request.token) for _, group in by_stream]
+        return _leased_streams(rows, request.token)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         validate_settlements(settlements)
@@ -217,21 +214,30 @@ def _endpoint(row: asyncpg.Record) -> EndpointRecord:
     return EndpointRecord(**{**row, "subscriptions": _subscriptions(row["subscriptions"])})
 
 
-def _leased(rows: Sequence[asyncpg.Record], token: UUID) -> LeasedStream:
-    """A stream and its messages. The columns are those of `pending/claim.sql`, in their order."""
-    endpoint, aggregate, only_sequence, position, last_sequence, attempts, blocked_seconds, previous = rows[0][:8]
-    return LeasedStream(
-        endpoint=endpoint,
-        aggregate=aggregate,
-        only_sequence=only_sequence,
-        token=token,
-        position=position,
-        last_sequence=last_sequence,
-        attempts=attempts,
-        blocked_seconds=blocked_seconds or 0.0,
-        previous=previous,
-        messages=tuple(_message(row[8:]) for row in rows if row[8] is not None),
-    )
+def _leased_streams(rows: Iterable[asyncpg.Record], token: UUID) -> list[LeasedStream]:
+    """The streams with their messages. The columns are those of `pending/claim.sql`, in their order."""
+    streams: dict[tuple[str, str, int], tuple[asyncpg.Record, list[StoredMessage]]] = {}
+    for row in rows:
+        key = row[0], row[1], row[2]
+        if key not in streams:
+            streams[key] = row, []
+        if row[8] is not None:
+            streams[key][1].append(_message(row[8:]))
+    return [
+        LeasedStream(
+            endpoint=row[0],
+            aggregate=row[1],
+            only_sequence=row[2],
+            token=token,
+            position=row[3],
+            last_sequence=row[4],
+            attempts=row[5],
+            blocked_seconds=row[6] or 0.0,
+            previous=row[7],
+            messages=tuple(messages),
+        )
+        for row, messages in streams.values()
+    ]
 
 
 def _message(values: Sequence[Any]) -> StoredMessage:
