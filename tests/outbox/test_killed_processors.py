@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -19,9 +15,9 @@ from tenure.stores import Store
 from tenure.testing.contract.outbox import endpoint, post
 from tenure.testing.driver import Driver
 from tests.support.databases import Database
+from tests.support.outbox_processors import Processors
 from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 ENDPOINTS = ("crm", "audit")
 PROCESSES = 4
 FAILING_SHARE = 0.2
@@ -69,28 +65,6 @@ class Receivers:
             await runner.cleanup()
 
 
-class Processors:
-    """The processes. One that is killed is replaced."""
-
-    def __init__(self, database: str, base: str) -> None:
-        self._command = [sys.executable, "-m", "tests.support.outbox_process", database]
-        self._command += [f"{base}/{name}" for name in ENDPOINTS]
-        self.running = [self._started() for _ in range(PROCESSES)]
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-
-    def kill(self, place: int) -> None:
-        self.running[place].kill()
-        self.running[place].wait()
-        self.running[place] = self._started()
-
-    def close(self) -> None:
-        for process in self.running:
-            process.kill()
-            process.wait()
-
-
 async def written(store: Store, *, aggregates: int, messages: int) -> dict[str, list[str]]:
     """Messages in transactions of several aggregates, by aggregate in their order."""
     names, drive = [f"a{number}" for number in range(aggregates)], Driver(store)
@@ -120,7 +94,7 @@ async def test_order_holds_at_each_receiver_while_processes_are_killed(
             await endpoint(store, name)
         sent = await written(store, aggregates=aggregates, messages=messages)
         total = len(ENDPOINTS) * aggregates * messages
-        processors = Processors(database.url, base)
+        processors = Processors(database.url, [f"{base}/{name}" for name in ENDPOINTS], count=PROCESSES)
         try:
             for number in range(kills):
                 await eventually(
