@@ -187,9 +187,23 @@ def _run_in_child(body: Callable[..., None], *arguments: Any) -> None:
     body(*arguments)
 
 
+UNGUARDED = (
+    "tenure: this program enqueues jobs or starts its worker when it is imported, and the process of a job has just "
+    "imported it; do so under `if __name__ == '__main__':`\n"
+)
+
+
 def imported_by_a_child() -> bool:
     """Whether this process is a spawned child that is still importing its parent's main module."""
     return "--multiprocessing-fork" in sys.orig_argv and multiprocessing.parent_process() is None
+
+
+def exit_if_imported_by_a_child() -> None:
+    """End this process if a child imports a program that enqueues jobs or starts a worker when it is imported."""
+    if imported_by_a_child():
+        # Not an exception, which the program might catch: this process must end, so that its worker notices.
+        os.write(2, UNGUARDED.encode())
+        os._exit(1)
 
 
 @dataclass(frozen=True, slots=True)

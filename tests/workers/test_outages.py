@@ -129,12 +129,15 @@ async def test_a_worker_logs_one_line_when_its_server_goes_away_and_one_when_it_
         store = store_for(app.database)
         await store.migrate()
         await store.close()
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.INFO), caplog.at_level(logging.DEBUG, logger="tenure.workers"):
             async with working(app, scan_seconds=0.2):
                 assert await (await double.enqueue(2)).result(60) == 4
                 caplog.clear()
                 server.stop()
                 await eventually(lambda: "database unavailable" in caplog.text, seconds=60)
+                # The parts that rarely use the database have met the outage, too.
+                await eventually(lambda: "outbox claim failed" in caplog.text, seconds=60)
+                await eventually(lambda: "event publishing failed" in caplog.text, seconds=60)
                 server.start()
                 await eventually(lambda: "database available again" in caplog.text, seconds=60)
                 assert await (await double.enqueue(4)).result(60) == 8

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from tenure.errors import StoreUnavailable, TenureError
@@ -29,6 +29,9 @@ from tenure.stores.contract import ReadStore
 from tenure.stores.contract.log_cursors import EventMessage, LogCursor, LogCursorStore, OperatorEvent
 from tenure.stores.contract.outbox import EndpointRecord
 from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
+
+if TYPE_CHECKING:
+    from tenure.workers.worker import WorkerRole
 
 CURSOR = "events"
 LEASE_SECONDS = 30.0
@@ -172,12 +175,14 @@ class EventPublisher:
         return {job_id: job.origin for job_id, job in jobs.items()}
 
 
-def publisher_role(seams: Seams) -> Callable[[PublisherStore, str], AbstractAsyncContextManager[EventPublisher]]:
+def publisher_role(seams: Seams) -> WorkerRole:
     """The publisher as it runs beside a worker, until it is left."""
 
     @asynccontextmanager
-    async def role(store: PublisherStore, name: str) -> AsyncIterator[EventPublisher]:
-        publisher = EventPublisher(store, seams, name=name)
+    async def role(
+        store: PublisherStore, name: str, availability: DatabaseAvailability | None = None, /
+    ) -> AsyncIterator[EventPublisher]:
+        publisher = EventPublisher(store, seams, name=name, availability=availability)
         task = seams.spawn.task(publisher.run(), name="tenure-event-publisher")
         try:
             yield publisher

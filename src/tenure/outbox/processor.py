@@ -25,6 +25,7 @@ from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Seams
 from tenure.stores.contract import Subscription
 from tenure.stores.contract.outbox import ClaimDeliveries, EndpointRecord, LeasedStream, OutboxStore
+from tenure.workers.reconnect import DatabaseAvailability
 
 __all__ = ["OutboxProcessor", "ProcessorOptions"]
 
@@ -54,9 +55,11 @@ class OutboxProcessor:
         options: ProcessorOptions | None = None,
         wakeups: Subscription | None = None,
         middleware: Sequence[Middleware] = (),
+        availability: DatabaseAvailability | None = None,
     ) -> None:
         self._store, self._sink_for, self._seams, self.name = store, sink_for, seams, name
         self._options = options or ProcessorOptions()
+        self._availability = availability or DatabaseAvailability(seams)
         self._wakeups, self._layers = wakeups, delivering(middleware)
         self._settlements = SettlementWriter(store, seams, settled=self._settled)
         self._sinks: dict[str, tuple[str, Sink | None]] = {}
@@ -89,8 +92,10 @@ class OutboxProcessor:
             while not self._stop.is_set():
                 try:
                     claimed = await self.step()
+                    self._availability.replied(self)
                 except StoreUnavailable as problem:
-                    log.warning("outbox claim failed, retrying in %.3g s: %s", self._options.poll_seconds, problem)
+                    what = f"outbox claim failed, retrying in {self._options.poll_seconds:.3g} s"
+                    self._availability.failed(self, what, problem)
                     claimed = 0
                 if not claimed:
                     await self._wait()

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tenure.seams import Seams
 from tenure.stores.contract import Store
 from tenure.stores.contract.outbox import OUTBOX_WAKEUP, EndpointRecord, SubscriptionRecord
 from tenure.stores.outbox_validation import validate_endpoint
+from tenure.workers.reconnect import DatabaseAvailability
 
 CALLABLE = "callable"
 """The kind of endpoints that are functions of a program."""
@@ -56,6 +57,14 @@ def callable_endpoint(
     return CallableEndpoint(name=name, function=function, subscriptions=subscriptions)
 
 
+class OutboxRole(Protocol):
+    """Registers endpoints in a store and delivers to them, under this name. A worker passes its availability."""
+
+    def __call__(
+        self, store: Store, name: str, availability: DatabaseAvailability | None = None, /
+    ) -> AbstractAsyncContextManager[OutboxProcessor]: ...
+
+
 def outbox_role(
     endpoints: Mapping[str, CallableEndpoint],
     seams: Seams,
@@ -64,7 +73,7 @@ def outbox_role(
     options: ProcessorOptions | None = None,
     middleware: Sequence[Middleware] = (),
     environment: Mapping[str, str] = os.environ,
-) -> Callable[[Store, str], AbstractAsyncContextManager[OutboxProcessor]]:
+) -> OutboxRole:
     """What registers the endpoints in the database, and delivers to them until it is left."""
 
     def sink_for(record: EndpointRecord) -> Sink | None:
@@ -80,14 +89,23 @@ def outbox_role(
         return function if is_sink(function) else CallableSink(cast("Function", function), spawn=seams.spawn)
 
     @asynccontextmanager
-    async def role(store: Store, name: str) -> AsyncIterator[OutboxProcessor]:
+    async def role(
+        store: Store, name: str, availability: DatabaseAvailability | None = None, /
+    ) -> AsyncIterator[OutboxProcessor]:
         for one in endpoints.values():
             await store.outbox.put_endpoint(
                 one.name, kind=CALLABLE, source="code", subscriptions=one.subscriptions, actor=actor
             )
         async with store.wakeups([OUTBOX_WAKEUP]) as wakeups:
             processor = OutboxProcessor(
-                store.outbox, sink_for, seams, name=name, options=options, wakeups=wakeups, middleware=middleware
+                store.outbox,
+                sink_for,
+                seams,
+                name=name,
+                options=options,
+                wakeups=wakeups,
+                middleware=middleware,
+                availability=availability,
             )
             task = seams.spawn.task(processor.run(), name="tenure-outbox")
             if endpoints:

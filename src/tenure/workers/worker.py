@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
@@ -27,7 +27,7 @@ from tenure.observe.log_context import job_fields
 from tenure.observe.log_format import counted
 from tenure.observe.meter import LOST, Meter
 from tenure.observe.snapshot import MetricsSnapshot
-from tenure.seams import Seams
+from tenure.seams import Seams, exit_if_imported_by_a_child
 from tenure.stores.contract import Store, WorkerRecord
 from tenure.workers.checkpointer import Checkpointer
 from tenure.workers.commit.user_connection import UserTransactions
@@ -36,7 +36,6 @@ from tenure.workers.concurrency import default_concurrency
 from tenure.workers.execution.attempt import AttemptServices
 from tenure.workers.execution.executors import Executor, TaskExecutor, ThreadExecutor, TimedExecutor
 from tenure.workers.execution.process.child import LoadJob
-from tenure.workers.execution.process.importable_home import exit_if_imported_by_a_child
 from tenure.workers.execution.process.parent import ProcessExecutor
 from tenure.workers.execution.runner import STOP_SECONDS_MAX, Runner
 from tenure.workers.leases import Interruption, Lease, LeaseRegistry
@@ -50,7 +49,14 @@ CLAIM_SECONDS_MAX = 5.0
 log = logging.getLogger("tenure.workers")
 
 
-WorkerRole = Callable[[Store, str], AbstractAsyncContextManager[object]]
+class WorkerRole(Protocol):
+    """What runs beside the worker of this name, on its store. It shares what is logged of the database's outages."""
+
+    def __call__(
+        self, store: Store, name: str, availability: DatabaseAvailability | None = None, /
+    ) -> AbstractAsyncContextManager[object]: ...
+
+
 """Another component that runs beside the pool, on the worker's store and under the worker's name."""
 
 
@@ -190,7 +196,7 @@ class Worker:
             pool = self._make_pool(store, runner)
             self._log_start()
             for role in self._roles:
-                await stack.enter_async_context(role(store, self.name))
+                await stack.enter_async_context(role(store, self.name, self._availability))
             try:
                 await self._claim_until_stopped(pool)
                 await self._finish_or_release()

@@ -8,19 +8,9 @@ from typing import Any
 
 from tenure.errors import InvalidInput
 from tenure.jobs.definition import JobDefinition
-from tenure.seams import imported_by_a_child
+from tenure.seams import exit_if_imported_by_a_child
 from tenure.workers.execution.process import child
 from tenure.workers.execution.process.started_child import can_measure_memory
-
-
-def exit_if_imported_by_a_child() -> None:
-    """End this process if a child imports a program that starts its worker when it is imported."""
-    if imported_by_a_child():
-        # Not an exception, which the program might catch: this process must end, so that its worker notices.
-        sys.exit(
-            "tenure: this program starts its worker when it is imported, and the process of a job has just imported "
-            "it; start the worker under `if __name__ == '__main__':`"
-        )
 
 
 def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_job: child.LoadJob) -> None:
