@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from tenure.cli.output import counted, print_fields, print_line, print_table
+from tenure.cli.output import counted, print_fields, print_line, print_stream_line, print_table
 from tenure.cli.tables import Column, format_value
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.executions import Execution
@@ -39,6 +40,26 @@ EVENT_HEADINGS = (
     Column("detail", rank=2, cut_to=20),
 )
 """The events of one job."""
+STREAM_HEADINGS = (
+    Column("at", is_precise=True, width=24),
+    Column("id", width=36),
+    Column("rev", rank=3, is_number=True, width=5),
+    Column("event", width=16),
+    Column("status", rank=1, width=21),
+    Column("attempt", rank=4, is_number=True),
+    Column("by", rank=5, width=24, cut_to=24),
+    Column("detail", rank=2, width=20, cut_to=20),
+)
+"""The events of the log, printed as they come."""
+PROVENANCE_HEADINGS = (
+    Column("attempt", is_number=True),
+    Column("owner", rank=3, cut_to=20),
+    Column("version", rank=4, cut_to=12),
+    Column("status"),
+    Column("leased", rank=2),
+    Column("ran", is_number=True),
+    Column("cause", rank=1, cut_to=20),
+)
 ATTEMPT_HEADINGS = (
     Column("attempt", is_number=True),
     Column("status"),
@@ -94,6 +115,8 @@ def abbreviate(text: str, length_max: int = ERROR_LENGTH_MAX) -> str:
     except msgspec.DecodeError:
         error = text
     match error:
+        case {"error": {"type": kind, "message": message}}:
+            text = f"{kind}: {message}"
         case {"type": kind, "message": message}:
             text = f"{kind}: {message}"
         case {"percent": percent, **rest}:
@@ -155,14 +178,30 @@ def _event_row(event: Event) -> tuple[object, ...]:
     status = str(event.to_status)
     if event.from_status not in (None, event.to_status):
         status = f"{event.from_status}→{status}"
-    detail = " ".join(text for text in (event.cause, abbreviate(event.detail) if event.detail else None) if text)
+    detail = _cause_and_content(event.cause, event.detail)
     return event.at, event.rev, event.type, status, event.attempt, event.actor, detail
 
 
-def event_line(event: Event) -> str:
-    """An event as a line, for output that is not aligned because it has no end."""
-    at, *rest = _event_row(event)
-    return "  ".join(format_value(cell) for cell in (at, event.job_id, *rest)).rstrip()
+def _cause_and_content(cause: str | None, content: str | None) -> str:
+    """Both, or the content alone where it begins with the cause, as an error does."""
+    text = abbreviate(content) if content else ""
+    return text if cause and text.startswith(cause) else " ".join(one for one in (cause, text) if one)
+
+
+class StreamedEvents:
+    """Prints events as they come. On a terminal those of one job have no id."""
+
+    def __init__(self, *, of_one_job: bool) -> None:
+        self._with_id = not (of_one_job and sys.stdout.isatty())
+        self._is_first = True
+
+    def print(self, event: Event) -> None:
+        """A line for the event."""
+        at, *rest = _event_row(event)
+        row = (at, event.job_id, *rest) if self._with_id else (at, *rest)
+        headings = [one for one in STREAM_HEADINGS if self._with_id or one.heading != "id"]
+        print_stream_line(headings, row, with_headings=self._is_first)
+        self._is_first = False
 
 
 def print_events(events: Sequence[Event]) -> None:
@@ -210,7 +249,7 @@ def print_provenance(provenance: Provenance) -> None:
     ]
     if rows:
         print_line(f"\n{counted(len(rows), 'attempt')}")
-        print_table(("attempt", "owner", "version", "status", "leased", "ran", "cause"), rows)
+        print_table(PROVENANCE_HEADINGS, rows)
     _print_calls(provenance)
 
 
@@ -253,4 +292,4 @@ def _outcome_content(provenance: Provenance) -> Iterator[tuple[str, object]]:
 
 
 def _end(attempt: Any) -> str:
-    return " ".join(text for text in (attempt.cause, abbreviate(attempt.error) if attempt.error else None) if text)
+    return _cause_and_content(attempt.cause, attempt.error)

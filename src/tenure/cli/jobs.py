@@ -35,6 +35,7 @@ from tenure.cli.job_output import (
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line, print_table
 from tenure.cli.retry import retry
 from tenure.cli.secrets import secret_options
+from tenure.cli.tables import Column
 from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
 from tenure.client.admin import CancelReport, JobAdmin
@@ -52,6 +53,15 @@ from tenure.vocabularies import vocabulary as vocabulary_named
 
 if TYPE_CHECKING:
     from tenure.stores.contract import ArtifactRecord, JobPage
+
+
+ARTIFACT_HEADINGS = (
+    Column("name", cut_to=24),
+    Column("type", rank=1, cut_to=16),
+    Column("bytes", is_number=True),
+    Column("attempt", rank=2, is_number=True),
+    Column("at", rank=3),
+)
 
 
 @click.group(cls=CommandGroup)
@@ -208,7 +218,7 @@ def _print_details(details: JobDetails) -> None:
     if details.artifacts:
         print_line(f"\n{counted(len(details.artifacts), 'artifact')}")
         rows = [(one.name, one.media_type, one.bytes, one.attempt, one.at) for one in details.artifacts]
-        print_table(("name", "type", "bytes", "attempt", "at"), rows)
+        print_table(ARTIFACT_HEADINGS, rows)
     if details.events is not None:
         print_events(details.events)
 

@@ -80,6 +80,16 @@ def print_table(headings: Sequence[Heading], rows: Sequence[Sequence[object]]) -
         click.echo(line, color=_use_color())
 
 
+def print_stream_line(headings: Sequence[Heading], row: Sequence[object], *, with_headings: bool) -> None:
+    """Print the next row of a table without an end, on a terminal fitted to its width."""
+    if not sys.stdout.isatty():
+        print_line("  ".join(map(format_value, row)).rstrip())
+        return
+    lines = table_lines(headings, [row], width=_width(), color=_use_color() is not False)
+    for line in lines if with_headings else lines[1:]:
+        click.echo(line, color=_use_color())
+
+
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print a line per field, with aligned values; None is omitted. On a terminal long values are continued below."""
     shown = [(f"{name}:", format_value(value)) for name, value in fields if value is not None]

@@ -37,6 +37,8 @@ class Column(msgspec.Struct, frozen=True):
     is_number: bool = False
     is_precise: bool = False
     """Times have milliseconds, also on a terminal."""
+    width: int = 0
+    """The least width, for lines that are printed one by one: their later texts are not known."""
 
 
 Heading = Column | str
@@ -47,9 +49,13 @@ def table_lines(headings: Sequence[Heading], rows: Sequence[Sequence[object]], *
     columns = [one if isinstance(one, Column) else Column(one) for one in headings]
     texts = [[_cell_text(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     natural = [
-        max([len(column.heading), *(len(row[number]) for row in texts)]) for number, column in enumerate(columns)
+        max([len(column.heading), column.width, *(len(row[number]) for row in texts)])
+        for number, column in enumerate(columns)
     ]
-    is_empty = [bool(texts) and all(row[number] in ("", "-") for row in texts) for number in range(len(columns))]
+    is_empty = [
+        bool(texts) and not column.width and all(row[number] in ("", "-") for row in texts)
+        for number, column in enumerate(columns)
+    ]
     shown = _shown(columns, natural, is_empty, width)
     widths = _fitted(columns, natural, shown, width)
     lines = [_line([(columns[n].heading, columns[n]) for n in shown], widths, color=color, is_heading=True)]

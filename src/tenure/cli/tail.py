@@ -9,8 +9,8 @@ import click
 
 from tenure.cli.database import common_options, opened, run
 from tenure.cli.filters import GivenId, job_id, resolve_id
-from tenure.cli.job_output import event_line
-from tenure.cli.output import Exit, print_error, print_json_line, print_line
+from tenure.cli.job_output import StreamedEvents
+from tenure.cli.output import Exit, print_error, print_json_line
 from tenure.cli.vocabulary import print_translated_events, vocabularies_option
 from tenure.lifecycle.records import Event
 from tenure.observe.event_stream import EventStream
@@ -51,7 +51,7 @@ def print_log(
     database: str, *, wanted: GivenId | None, start: str, follow: bool, chosen: Sequence[Vocabulary], as_json: bool
 ) -> int:
     """Print the log, or the events of one job. On an interrupt, print the position to resume from."""
-    printer = EventPrinter(as_json=as_json)
+    printer = EventPrinter(as_json=as_json, of_one_job=wanted is not None)
     try:
         run(_print_log(database, printer, wanted=wanted, start=start, follow=follow, chosen=chosen))
     except KeyboardInterrupt:
@@ -65,8 +65,9 @@ def print_log(
 class EventPrinter:
     """Prints events, and keeps the position of the last one."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, of_one_job: bool) -> None:
         self._as_json = as_json
+        self._lines = StreamedEvents(of_one_job=of_one_job)
         self.position: str | None = None
 
     def print(self, event: Event, translated: Sequence[TranslatedEvent] | None) -> None:
@@ -76,7 +77,7 @@ class EventPrinter:
         elif self._as_json:
             print_json_line(record_view(event))
         else:
-            print_line(event_line(event))
+            self._lines.print(event)
         self.position = event.position
 
 
