@@ -72,7 +72,7 @@ async def test_options_replace_those_of_the_declaration(database: Database, fold
     ("arguments", "problem"),
     [
         (("send", '{"to": 7}'), "Expected `str`, got `int` - at `to`"),
-        (("send",), "missing required field `to`"),
+        (("send",), "the argument `to` is missing"),
         (("send", "ada"), "send"),
         (("sned", "{}"), "'sned' is not declared; known are: send"),
         (("send", '{"to": "ada"}', "--at", "noon"), "'noon' is not a time like 2030-01-31T09:00"),

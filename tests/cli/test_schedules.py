@@ -120,7 +120,7 @@ async def test_a_new_schedule_is_made_of_a_job_of_the_app(database: Database, fo
         (("--app", "shop:app", "--cron", "@daily"), "--app and --kind must be given together"),
         (("--app", "shop:app", "--kind", "send", "--payload", '{"to":"a"}'), "a new one needs --cron"),
         (("--app", "shop:app", "--kind", "post", "--cron", "@daily"), "'post' is not declared; known are: send"),
-        (("--app", "shop:app", "--kind", "send", "--cron", "@daily"), "missing required field `to`"),
+        (("--app", "shop:app", "--kind", "send", "--cron", "@daily"), "the argument `to` is missing"),
         (("--app", "shop:app", "--kind", "send", "--payload", '{"to":7}', "--cron", "@daily"), "Expected `str`"),
         (("--app", "shop:app", "--kind", "send", "--payload", '{"to":"a"}', "--cron", "9"), "has 1 fields"),
         (("--payload", "{"), "payload: is not JSON"),

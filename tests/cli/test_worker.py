@@ -133,7 +133,7 @@ async def test_what_does_not_finish_within_the_grace_time_is_handed_back(databas
             await jobs.at_least(4, "running")
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
-            assert "0.2 s to finish" in worker.log
+            assert "stopping: waiting up to 0.2 s for 4 running jobs" in worker.log
         for job in await jobs.jobs():
             assert (job.status, job.failures, job.losses) == ("stalled", 0, 0)
             assert [event.type for event in (await jobs.store.history([job.id]))[job.id]][-1] == "released"
@@ -157,7 +157,7 @@ async def test_a_second_signal_aborts_at_once(
             await jobs.at_least(2, "running")
             worker.signal(number)
             # Logged once the reply to the last claim has arrived, which may be after the signal.
-            worker.wait_for_log("2 running jobs have 80")
+            worker.wait_for_log("stopping: waiting up to 80 s for 2 running jobs")
             await pass_seconds(SAME_SECONDS)
             worker.signal(number)
             assert worker.ended(seconds=20) == code, worker.log
@@ -307,6 +307,8 @@ async def test_a_hangup_stops_gracefully_however_often_it_comes(sqlite: Database
             worker.signal(signal.SIGTERM)
             assert worker.ended() == 0, worker.log
             assert "abort" not in worker.log
+            said = [line for line in worker.log.splitlines() if ("stopping: no" in line or "stopping: waiting" in line)]
+            assert len(said) == int(processes), worker.log
         assert {job.status for job in await jobs.jobs()} == {"succeeded"}
 
 

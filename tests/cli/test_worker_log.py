@@ -100,7 +100,20 @@ def test_as_json_each_record_is_one_line_with_its_fields(folder: Path) -> None:
     assert (sent["job_kind"], sent["job_attempt"]) == ("send", 1)
     assert sent["seconds"] >= 0
     [failed] = [one for one in records if "(pay) attempt 1 failed" in one["message"]]
-    assert "ValueError: no money" in failed["traceback"]
+    frames = [line for line in failed["traceback"].splitlines() if line.startswith("  File ")]
+    assert [frame.endswith("in pay") for frame in frames] == [True], "frames of tenure are of no use to the reader"
+    assert failed["traceback"].endswith("ValueError: no money\n")
+
+
+def test_a_queue_that_no_job_is_declared_in_is_named_in_a_warning(folder: Path) -> None:
+    """A wrong name would claim nothing, silently. Beside `*` a queue is named on purpose."""
+    warning = "no job of the app is declared in the queue mial; its queues are: default, mail"
+    for queues, times in (("mail,mial", 1), ("*,mial", 0)):
+        with started("worker", "shop:app", "--queues", queues, folder=folder) as worker:
+            worker.wait_for_log("started, pid")
+            worker.signal(signal.SIGTERM)
+            assert worker.ended() == 0
+        assert worker.log.count(warning) == times
 
 
 def test_of_several_processes_one_describes_them(folder: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.command import tenure
+from tests.support.running_command import started
 
 APP = """
 import tenure
@@ -44,4 +47,74 @@ def test_a_refused_enqueue_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     wrong = tenure("jobs", "enqueue", "greet", '{"nme": "Ada"}', "--app", "shop:app", cwd=tmp_path)
     assert wrong.code == 2
-    assert wrong.err == "tenure: greet: Object contains unknown field `nme`\n"
+    assert wrong.err == "tenure: greet: has no argument `nme`; it takes name\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("{}", "greet: the argument `name` is missing; it takes name"),
+        ('{"name": 3}', "greet: Expected `str`, got `int` - at `name`"),
+        ("Ada", 'write an object of arguments by name, such as {"name": …}'),
+        ('"Ada"', 'greet: must be an object of arguments by name, such as {"name": …}, not str'),
+    ],
+)
+def test_wrong_arguments_are_answered_with_the_right_ones(tmp_path: Path, given: str, says: str) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    wrong = tenure("jobs", "enqueue", "greet", given, "--app", "shop:app", cwd=tmp_path)
+    assert wrong.code == 2
+    assert says in wrong.err
+    assert wrong.err.count("\n") == 1
+
+
+def test_a_refused_schedule_is_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    wrong = tenure(
+        "schedules", "put", "daily", "--cron", "@daily", "--app", "shop:app", "--kind", "greet", cwd=tmp_path
+    )
+    assert wrong.err == "tenure: greet: the argument `name` is missing; it takes name\n"
+
+
+def test_a_file_that_is_no_database_is_answered_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "rubbish.db").write_text("no database " * 1000)
+    (tmp_path / "folder.db").mkdir()
+    for file, says in (
+        ("rubbish.db", "file is not a database; correct the database's URL, or restore the file from a backup"),
+        ("folder.db", "folder.db is a folder, and the database is a file; correct the database's URL"),
+        ("mising.db", "mising.db does not exist; correct the database's URL, or run `tenure migrate --database"),
+    ):
+        for command in (("jobs", "ls"), ("stats",)):
+            wrong = tenure(*command, "--database", f"sqlite:///{file}", cwd=tmp_path)
+            assert (wrong.code, wrong.err.count("\n")) == (3, 1), wrong.err
+            assert says in wrong.err
+    assert not (tmp_path / "mising.db").exists()
+
+
+def test_a_worker_is_given_its_app_once(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    for words in ((), ("shop:app", "--app", "shop:app")):
+        wrong = tenure("worker", *words, cwd=tmp_path)
+        assert wrong.code == 2
+        assert "name the app once: tenure worker MODULE:APP" in wrong.err
+    assert "has no 'nope'; its apps are: app" in tenure("worker", "--app", "shop:nope", cwd=tmp_path).err
+
+
+def test_a_module_that_is_not_found_is_answered_with_the_ways_to_name_one(tmp_path: Path) -> None:
+    wrong = tenure("worker", "nope:app", cwd=tmp_path)
+    assert "module 'nope' not found" in wrong.err
+    assert "name its file, such as shop/jobs.py:app" in wrong.err
+
+
+def test_an_app_that_cannot_be_made_when_it_is_asked_for_is_no_bug_of_tenure(tmp_path: Path) -> None:
+    (tmp_path / "lazy.py").write_text("def __getattr__(name):\n    raise ValueError('no settings')\n")
+    with started("stats", "--app", "lazy:app", folder=tmp_path) as command:
+        assert command.ended() == 1, command.log
+        assert command.log.splitlines()[-1] == "tenure: importing lazy failed: ValueError: no settings"
+
+
+def test_the_app_of_django_names_the_settings_that_it_lacks(tmp_path: Path) -> None:
+    for settings in ("", "no.such.settings"):
+        environment = {"DJANGO_SETTINGS_MODULE": settings}
+        wrong = tenure("stats", "--app", "tenure.contrib.django:app", cwd=tmp_path, env=environment)
+        assert wrong.code == 2
+        assert "set DJANGO_SETTINGS_MODULE to the module of the project's settings" in wrong.err

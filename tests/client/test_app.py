@@ -217,7 +217,7 @@ async def test_a_call_that_does_not_fit_is_counted_and_leaves_nothing(app: tenur
     for name in ("wrok", "krow"):
         with pytest.raises(UnknownKind, match=rf"{name}.*known are: work"):
             await app.submit(name, "{}")
-    with pytest.raises(PayloadRefused, match="missing required field `n`"):
+    with pytest.raises(PayloadRefused, match="the argument `n` is missing"):
         await app.submit("work", "{}")
     with pytest.raises(InvalidInput, match="twice"):
         await app.submit("work", '{"n":1,"n":2}')

@@ -51,6 +51,13 @@ def test_the_reference_pages_have_what_users_look_up() -> None:
     assert not any("object at 0x" in page or os.environ["PATH"] in page for page in pages.values())
 
 
+@pytest.mark.parametrize("name", ["options", "settings"])
+def test_every_option_has_its_meaning(name: str) -> None:
+    rows = [line for line in reference_pages.PAGES[f"reference/{name}.md"]().splitlines() if line.startswith("| `")]
+    assert rows
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 def test_the_picture_of_the_demo_shows_a_whole_run() -> None:
     text = demo_picture.PICTURE.read_text(encoding="utf-8").replace("&#160;", " ")
     for words in ("$ tenure demo", "killed: worker", "no job was lost, no effect was applied twice"):

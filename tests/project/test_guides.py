@@ -19,7 +19,10 @@ import click
 import pytest
 
 import tenure
+from tenure import errors
 from tenure.cli.main import tenure as command
+from tenure.client.job_function import EnqueueOptions
+from tenure.client.job_options import JobOptions
 from tenure.lifecycle.operations import Complete
 from tenure.seams import SYSTEM
 from tenure.testing.driver import Driver
@@ -108,6 +111,33 @@ def test_the_check_of_commands_notices_what_does_not_exist() -> None:
     assert unknown_in(["jobs", "ls", "--oldest"]) is None
     assert unknown_in(["jobs", "lst"]) == "there is no command 'lst'"
     assert unknown_in(["jobs", "ls", "--odlest"]) == "there is no option --odlest"
+
+
+def words_of(page: str) -> set[str]:
+    """What the page has in backticks, word by word."""
+    text = (DOCS / "guides" / page).read_text(encoding="utf-8")
+    return {word for code in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"\w+", code)}
+
+
+def test_the_guide_to_jobs_has_every_option_and_when_to_use_it() -> None:
+    assert set(JobOptions.__annotations__) - words_of("jobs.md") == set()
+
+
+def test_the_guide_to_enqueuing_has_every_option() -> None:
+    assert set(EnqueueOptions.__struct_fields__) - words_of("enqueuing.md") == set()
+
+
+def test_the_guide_to_errors_has_every_class() -> None:
+    classes = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, errors.TenureError) and one.__module__ == errors.__name__
+    }
+    assert classes - words_of("errors.md") == set()
+
+
+def test_the_guide_to_testing_names_what_runs_async_tests() -> None:
+    assert "pip install pytest-asyncio" in (DOCS / "guides" / "testing.md").read_text(encoding="utf-8")
 
 
 # FastAPI

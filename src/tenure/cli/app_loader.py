@@ -7,10 +7,11 @@ import importlib.util
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import InvalidInput, TenureError
+from tenure.observe.tracebacks import without_leading_frames
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -22,7 +23,11 @@ class AppImportFailed(TenureError):
     """Importing the user's module raised. `traceback_text` starts at that module."""
 
     def __init__(self, module: str, error: BaseException) -> None:
-        self.traceback_text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
+        self.traceback_text = "".join(
+            traceback.format_exception(
+                type(error), error, without_leading_frames(error.__traceback__, _is_of_the_import)
+            )
+        )
         raised = f"{type(error).__name__}: {error}".splitlines()[0]
         super().__init__(f"importing {module} failed: {raised}")
 
@@ -51,7 +56,11 @@ def _imported(place: str) -> ModuleType:
         found = importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
-            raise InvalidInput(WHERE, f"module {missing.name!r} not found in {folder} and sys.path") from None
+            raise InvalidInput(
+                WHERE,
+                f"module {missing.name!r} not found in {folder} and sys.path; run the "
+                "command where it can be imported, or name its file, such as shop/jobs.py:app",
+            ) from None
         raise AppImportFailed(module, missing) from missing
     except KeyboardInterrupt:
         raise
@@ -87,9 +96,14 @@ def _attribute(module: ModuleType, name: str) -> App:
 
     found: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(WHERE, f"{module.__name__} has no {name!r}; {_known(module)}")
-        found = getattr(found, part)
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise InvalidInput(WHERE, f"{module.__name__} has no {name!r}; {_known(module)}") from None
+        except TenureError:
+            raise
+        except Exception as error:
+            raise AppImportFailed(module.__name__, error) from error
     if not isinstance(found, App):
         is_a = f"{module.__name__}:{name} is {type(found).__name__}, not a tenure.App"
         raise InvalidInput(WHERE, f"{is_a}; {_known(module)}")
@@ -114,11 +128,5 @@ def _known(module: ModuleType) -> str:
     return f"its apps are: {names}" if names else "it has no tenure.App"
 
 
-def _user_frames(at: TracebackType | None) -> TracebackType | None:
-    """The traceback without the leading frames of this module and of importlib."""
-    while at is not None:
-        file = at.tb_frame.f_code.co_filename
-        if file != __file__ and not file.startswith("<frozen importlib") and file != importlib.__file__:
-            return at
-        at = at.tb_next
-    return None
+def _is_of_the_import(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")

@@ -62,7 +62,7 @@ def bench(*, database: str | None, as_json: bool, workloads: tuple[str, ...], ro
     enqueue-one   jobs enqueued one by one, a tenth of --jobs
     enqueue-many  jobs enqueued by enqueue_many
     drain         queued jobs run to their end, by the database's clock
-    latency       from the enqueue call to the first line of the job, with an idle worker
+    latency       from the enqueue to the first line of a job, with an idle worker
 
     In a database that you name, jobs and their events are written to a new queue, bench- and a random name, and a few
     rows about the worker. Nothing else is changed or removed. Finished jobs stay until they are pruned.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.jobs.settings import DATABASE_DEFAULT, DATABASE_VARIABLE
 from tenure.stores import store_for
 from tenure.stores.database_url import without_driver
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenure.stores.contract import Store
 
 T = TypeVar("T")
+SQLITE_SCHEME = "sqlite:///"
 
 _database = click.option(
     "--database",
@@ -80,15 +81,24 @@ async def opened(url: str) -> AsyncIterator[Store]:
     """The opened store: its schema fits this code."""
     _require_named(url)
     async with connected(url) as store:
+        _require_file(url)
         await store.open()
         yield store
 
 
 def _require_named(url: str) -> None:
     """Raise InvalidInput if no database is named, and the default file does not exist."""
-    if url == DATABASE_DEFAULT and not Path(DATABASE_DEFAULT.removeprefix("sqlite:///")).exists():
+    if url == DATABASE_DEFAULT and not Path(DATABASE_DEFAULT.removeprefix(SQLITE_SCHEME)).exists():
         problem = "tenure.db, the default, does not exist; name another by --app MODULE:APP, --database URL or"
         raise InvalidInput("database", f"{problem} {DATABASE_VARIABLE}, or create it by `tenure migrate`")
+
+
+def _require_file(url: str) -> None:
+    """Raise StoreUnavailable if the SQLite file does not exist: a wrong name must not look like a new database."""
+    path = url.removeprefix(SQLITE_SCHEME)
+    if path != url and not Path(path).exists():
+        remedy = f"correct the database's URL, or run `tenure migrate --database '{url}'` to create it"
+        raise StoreUnavailable(f"{path} does not exist; {remedy}", where=path)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

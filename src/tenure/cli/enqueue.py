@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from tenure.cli.app_loader import load_app
 from tenure.cli.database import run
 from tenure.cli.filters import operator, tag
+from tenure.cli.logging_setup import log_no_refusals
 from tenure.cli.output import Exit, print_json, print_line
 from tenure.cli.secrets import without_secrets
 from tenure.client.job_function import EnqueueOptions
@@ -33,7 +33,7 @@ def due_time(value: str) -> datetime:
 
 @click.command()
 @click.argument("kind")
-@click.argument("payload", metavar="JSON", default="{}")
+@click.argument("payload", metavar="[JSON]", default="{}")
 @click.option("--app", "target", metavar="MODULE:APP", required=True, help="The app that declares the kind.")
 @click.option("--database", metavar="URL", help="Use this database instead of the app's.")
 @click.option("--queue", metavar="NAME", help="Another queue than the declared one.")
@@ -54,8 +54,7 @@ def enqueue(*, kind: str, payload: str, target: str, database: str | None, as_js
     if database is not None:
         app.database = database
     app.client = operator()
-    # A refusal is this command's error message; the app's log line would repeat it.
-    logging.getLogger("tenure").addHandler(logging.NullHandler())
+    log_no_refusals()
     text = sys.stdin.read() if payload == "-" else payload
     options = EnqueueOptions(**{**given, "tags": dict(given["tags"]) or None})
     handle = run(_enqueue(app, kind, text, options))

@@ -29,7 +29,14 @@ def golden() -> None:
 @golden.command()
 @common_options
 @click.argument("wanted", metavar="ID", type=job_id)
-@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("golden"), show_default=True)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("golden"),
+    show_default=True,
+    help="The folder to write to.",
+)
 def record(*, database: str, as_json: bool, wanted: GivenId, folder: Path) -> int:
     """Write a run that has ended as a golden file: its payload, its steps with their results, and its outcome.
 

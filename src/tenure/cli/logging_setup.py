@@ -15,6 +15,11 @@ def configure_logging(level: str, *, as_json: bool, color: bool) -> None:
     log_to_standard_error(level.upper(), "json" if as_json else "color" if color else "text")
 
 
+def log_no_refusals() -> None:
+    """A refused enqueue is the error message of a command; the app's log line would repeat it."""
+    logging.getLogger("tenure").addHandler(logging.NullHandler())
+
+
 def log_to_file(path: Path) -> None:
     """Append the log to a file."""
     handler = logging.FileHandler(path)

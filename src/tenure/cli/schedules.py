@@ -12,6 +12,7 @@ from tenure.cli.app_loader import load_app
 from tenure.cli.database import common_options, common_options_but_app, opened, run
 from tenure.cli.filters import operator
 from tenure.cli.groups import CommandGroup
+from tenure.cli.logging_setup import log_no_refusals
 from tenure.cli.output import Exit, print_fields, print_json, print_line, print_table
 from tenure.cli.tables import Column, format_value
 from tenure.client.schedules import AppSchedules, Schedule, ScheduleRecord, upcoming
@@ -132,6 +133,7 @@ def _call(target: str, kind: str, payload: str, given: dict[str, Any]) -> Prepar
     from tenure.client.job_function import EnqueueOptions, Enqueuer
 
     app = load_app(target)
+    log_no_refusals()
     known = app.kinds.get(kind)
     if known is None:
         raise UnknownKind(kind, app.kinds)

@@ -20,7 +20,7 @@ from tenure.cli.logging_setup import LEVELS, configure_logging
 from tenure.cli.metrics import serve_metrics
 from tenure.cli.output import counted
 from tenure.cli.stop_signals import ABORT, STOP, StopSignals
-from tenure.cli.worker_details import worker_details
+from tenure.cli.worker_details import warn_of_undeclared_queues, worker_details
 from tenure.cli.worker_summary import WorkerSummary, counts_text, duration
 from tenure.seams import SYSTEM
 from tenure.workers.concurrency import BLOCKING, TASKS
@@ -74,7 +74,8 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("target", metavar="MODULE:APP", required=False)
+@click.option("--app", metavar="MODULE:APP", help="Another way to name the app.")
 @click.option(
     "--queues", default="*", show_default=True, metavar="A,B", help="Queues to serve; * is all that the app declares."
 )
@@ -93,8 +94,20 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--scan-seconds", type=float, default=5.0, show_default=True, help="Interval of the recovery scan.")
 @click.option("--database", metavar="URL", help="Use this database instead of the app's.")
 @click.option("--wait-for-database", is_flag=True, help="Wait if the database cannot be reached at the start.")
-@click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Log nothing below this level.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines to read, or a JSON object each.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --log-format json.")
 @click.option(
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics at /metrics.  [default host: 127.0.0.1]"
@@ -102,7 +115,15 @@ class WorkerCommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--supervised", type=int, hidden=True)
 @click.option("--no-details", is_flag=True, hidden=True)
 def worker(
-    *, processes: int, supervised: int | None, no_details: bool, log_format: str, as_json: bool, **given: Any
+    *,
+    target: str | None,
+    app: str | None,
+    processes: int,
+    supervised: int | None,
+    no_details: bool,
+    log_format: str,
+    as_json: bool,
+    **given: Any,
 ) -> int:
     """Run the jobs of an app until it is stopped.
 
@@ -112,19 +133,21 @@ def worker(
     releases the rest, and exits with 0. A signal within two seconds is the same stop; a later one aborts: exit code 130
     (SIGINT) or 143 (SIGTERM). SIGHUP stops, and never aborts.
     """
-    options = WorkerCommandOptions(as_json=as_json or log_format == "json", **given)
+    if (target is None) == (app is None):
+        raise click.UsageError("name the app once: tenure worker MODULE:APP, such as shop.jobs:app or shop/jobs.py:app")
+    options = WorkerCommandOptions(target=target or app or "", as_json=as_json or log_format == "json", **given)
     color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     configure_logging(options.log_level, as_json=options.as_json, color=color)
     if processes > 1 and supervised is None:
         from tenure.cli.worker_processes import supervise
 
         return run(supervise(options, processes))
-    app = load_app(options.target)
+    loaded = load_app(options.target)
     if options.database is not None:
-        app.database = options.database
+        loaded.database = options.database
     reduce_garbage_collection()
     supervisor = None if supervised is None else ControlChannel(supervised, SYSTEM)
-    return run(_run_worker(app, options, supervisor, with_details=not no_details))
+    return run(_run_worker(loaded, options, supervisor, with_details=not no_details))
 
 
 def reduce_garbage_collection() -> None:
@@ -148,6 +171,8 @@ async def _run_worker(
         metrics=options.metrics is not None,
         wait_for_database=options.wait_for_database,
     )
+    if with_details:
+        warn_of_undeclared_queues(app, options.queues)
     async with connected(app.database):
         pass  # Refuses an invalid URL before the worker waits for the database.
     signals = StopSignals(
@@ -158,13 +183,11 @@ async def _run_worker(
 
     def stop() -> None:
         if not worker.stopping:
-            running = f"waiting up to {options.grace_seconds:g} s for {counted(worker.running, 'running job')}"
-            log.info("stopping: %s", running if worker.running else "no running jobs")
             worker.stop()
 
     def abort() -> None:
         stop()
-        log.warning("aborting with %s; recovery takes over", counted(worker.running, "running job"))
+        log.warning("aborting: releasing %s without waiting", counted(worker.running, "running job"))
         worker.stop()
 
     if supervisor is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tenure import __version__
+from tenure.client.declarations import ALL_QUEUES
 from tenure.stores.database_url import shown_url
 
 if TYPE_CHECKING:
     from tenure.app import App
     from tenure.workers.worker import Worker
+
+log = logging.getLogger("tenure.worker")
 
 
 def worker_details(app: App, worker: Worker) -> dict[str, Any]:
@@ -23,6 +27,18 @@ def worker_details(app: App, worker: Worker) -> dict[str, Any]:
         "concurrency": worker.concurrency,
         "lease": lease_text({kind: one.options.policy.lease_seconds for kind, one in app.local_kinds.items()}),
     }
+
+
+def warn_of_undeclared_queues(app: App, given: str) -> None:
+    """Log the queues that no job of the app is declared in: a wrong name would claim nothing, silently.
+
+    Beside `*` a queue is named on purpose, for calls that name it themselves.
+    """
+    names = [name.strip() for name in given.split(",")]
+    unknown = [name for name in names if name not in app.declared_queues]
+    if unknown and ALL_QUEUES not in names:
+        known = ", ".join(app.declared_queues)
+        log.warning("no job of the app is declared in the queue %s; its queues are: %s", ", ".join(unknown), known)
 
 
 def lease_text(leases: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ the code may have changed in between. This module does not use a store.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, get_args, get_type_hints
@@ -124,8 +125,19 @@ class JobDefinition(Generic[P, R]):
 
     def payload_from_json(self, payload: str) -> str:
         """Validate arguments that are JSON text, and return them in canonical form."""
-        values = parse(payload, where=self.name, bytes_max=self.limits.payload_bytes_max)
-        return self.payload_of(_require_object(self.name, values))
+        try:
+            values = parse(payload, where=self.name, bytes_max=self.limits.payload_bytes_max)
+        except InvalidInput as refusal:
+            example = f"; write an object of arguments by name, such as {self._example()}"
+            raise PayloadRefused(self.name, refusal.problem + example * refusal.problem.startswith("is not")) from None
+        if not isinstance(values, dict):
+            problem = f"must be an object of arguments by name, such as {self._example()}, not {type(values).__name__}"
+            raise PayloadRefused(self.name, problem)
+        return self.payload_of(values)
+
+    def _example(self) -> str:
+        """Arguments as JSON text."""
+        return f'{{"{self._names[0]}": …}}' if self._names else "{}"
 
     def call_arguments(self, payload: str, *, enqueued_as: str | None = None) -> dict[str, Any]:
         """Convert a payload to the arguments of the function, without those that it does not contain.
@@ -192,7 +204,22 @@ class JobDefinition(Generic[P, R]):
         try:
             return msgspec.convert(values, type=self._arguments, strict=True, dec_hook=decode_model)
         except msgspec.ValidationError as problem:
-            raise PayloadRefused(self.name, str(problem).replace("`$.", "`").replace(" - at `$`", "")) from None
+            raise PayloadRefused(self.name, self._problem_of(str(problem))) from None
+
+    def _problem_of(self, message: str) -> str:
+        """What msgspec says of the arguments, in terms of the function."""
+        message = message.replace("`$.", "`").replace(" - at `$`", "")
+        match = _ARGUMENT_PROBLEM.fullmatch(message)
+        if match is None:
+            return message
+        takes = f"it takes {', '.join(self._names)}" if self._names else "it takes none"
+        is_missing = match[1].startswith("missing")
+        return (
+            f"{'the argument' if is_missing else 'has no argument'} `{match[2]}`{' is missing' * is_missing}; {takes}"
+        )
+
+
+_ARGUMENT_PROBLEM = re.compile(r"Object (missing required|contains unknown) field `([^`]*)`")
 
 
 def check_function(function: Any) -> None:

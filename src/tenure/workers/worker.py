@@ -371,11 +371,11 @@ class Worker:
 
     async def _finish_or_release(self) -> None:
         """Wait for running jobs, up to the grace time or an abort. Then release the rest, which is no failure."""
-        if self.running:
+        if not self.running:
+            log.info("stopping: no running jobs")
+        else:
             grace_seconds = self._options.grace_seconds
-            left = counted(self.running, "running job")
-            has = "has" if self.running == 1 else "have"
-            log.info("worker %s stops; %s %s %s s to finish", self.name, left, has, grace_seconds)
+            log.info("stopping: waiting up to %g s for %s", grace_seconds, counted(self.running, "running job"))
             aborted = self._seams.spawn.task(self._abort.wait(), name="tenure-abort")
             idle = self._seams.spawn.task(self._slots.idle.wait(), name="tenure-grace")
             await asyncio.wait({aborted, idle}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)

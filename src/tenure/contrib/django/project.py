@@ -17,6 +17,7 @@ from tenure.app import App
 from tenure.client.load_job import load_job
 from tenure.contrib.django.connections import DjangoConnections
 from tenure.contrib.django.database import url_of
+from tenure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from tenure.workers.execution.process.child import LoadedJob, LoadJob
@@ -45,7 +46,11 @@ def set_up() -> None:
 
 def project_settings() -> dict[str, Any]:
     """The setting TENURE: `ALIAS` of the database in DATABASES, or its URL as `DATABASE`; `OPTIONS` for `App`."""
-    given = dict(getattr(settings, "TENURE", {}))
+    try:
+        given = dict(getattr(settings, "TENURE", {}))
+    except (ImproperlyConfigured, ImportError) as problem:
+        set_it = "set DJANGO_SETTINGS_MODULE to the module of the project's settings, such as shop.settings"
+        raise InvalidInput("app", f"of Django cannot read the settings ({problem}); {set_it}") from problem
     if unknown := sorted(set(given) - _SETTINGS):
         raise ImproperlyConfigured(f"TENURE has unknown keys: {', '.join(unknown)}; known: {', '.join(_SETTINGS)}")
     return {"ALIAS": "default", "DATABASE": None, "OPTIONS": {}, **given}

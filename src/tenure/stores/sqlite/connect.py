@@ -136,13 +136,25 @@ def translated(where: str) -> Iterator[None]:
     except sqlite3.OperationalError as problem:
         raise StoreUnavailable(_unavailable(where, problem), where=where) from problem
     except sqlite3.Error as problem:
-        raise StoreUnavailable(f"{where} cannot be used: {problem}; run `tenure doctor`", where=where) from problem
+        raise StoreUnavailable(f"{where} cannot be used: {problem}; {_remedy(problem)}", where=where) from problem
+
+
+def _remedy(problem: sqlite3.Error) -> str:
+    """What to do about a file that SQLite cannot read."""
+    code = getattr(problem, "sqlite_errorcode", 0) & PRIMARY_CODE
+    if code == sqlite3.SQLITE_NOTADB:
+        return "correct the database's URL, or restore the file from a backup"
+    return "restore it from a backup" if code == sqlite3.SQLITE_CORRUPT else "run `tenure doctor`"
 
 
 def _unavailable(where: str, problem: sqlite3.OperationalError) -> str:
     folder = Path(where).parent
-    if "unable to open" in str(problem) and not folder.is_dir():
-        return f"{where} cannot be created: there is no folder {folder}; create it, or correct the database's URL"
+    if "unable to open" in str(problem):
+        if not folder.is_dir():
+            return f"{where} cannot be created: there is no folder {folder}; create it, or correct the database's URL"
+        if Path(where).is_dir():
+            return f"{where} is a folder, and the database is a file; correct the database's URL"
+        return f"{where} cannot be opened: {problem}; check the permissions of the file and of its folder"
     message = f"{where} did not answer: {problem}; repeat the request with the same id"
     if "locked" in str(problem):
         message += "; if a connection of yours has it locked, enqueue on that: job.within(connection).enqueue(…)"

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.util import await_only
 
 from tenure.errors import InvalidInput
 from tenure.stores.user_connections.protocol import UserConnection, resolve
@@ -26,8 +24,9 @@ class SqlalchemyConnection(UserConnection):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self.is_async = isinstance(connection, AsyncConnection | AsyncSession | async_scoped_session)
-        self._is_session = not isinstance(connection, Connection | AsyncConnection)
+        self.is_async = _is_async(connection)
+        has_connection = hasattr(connection, "sync_connection") if self.is_async else isinstance(connection, Connection)
+        self._is_session = not has_connection
 
     async def _current(self) -> Any:
         return await resolve(self._connection.connection()) if self._is_session else self._connection
@@ -50,8 +49,12 @@ class SqlalchemyConnection(UserConnection):
         if isinstance(driver, sqlite3.Connection):
             return work(driver)
         result = run_on_aiosqlite(driver, work)
+        if self.is_async:
+            return await result
         # A sync connection on aiosqlite is inside of `run_sync`, whose greenlet awaits in its place.
-        return await result if self.is_async else await_only(result)
+        from sqlalchemy.util import await_only
+
+        return await_only(result)
 
     async def flush(self) -> None:
         if self._is_session:
@@ -59,6 +62,11 @@ class SqlalchemyConnection(UserConnection):
 
     async def begin(self) -> None:
         await self._run(_begin)
+
+
+def _is_async(connection: Any) -> bool:
+    """Whether its class is one of `sqlalchemy.ext.asyncio`, which cannot be imported where greenlet is missing."""
+    return any(class_.__module__.startswith("sqlalchemy.ext.asyncio") for class_ in type(connection).__mro__)
 
 
 def _driver_connection(connection: Connection) -> Any:

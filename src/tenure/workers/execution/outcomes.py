@@ -27,6 +27,7 @@ from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.json_text import check_seconds, clean_text, encode
 from tenure.lifecycle.operations import Cancel, Complete, DeadLetter, Fail, Halt, Operation, Release, Retry, Suspend
 from tenure.lifecycle.records import Job, WaitingFor
+from tenure.observe.tracebacks import user_traceback
 from tenure.workers.timeouts import timeout_error
 
 TEXT_LENGTH_MAX = 16_000
@@ -363,7 +364,7 @@ def describe_error(error: BaseException) -> str:
     facts: dict[str, Any] = {
         "type": clean_text(type(error).__qualname__),
         "message": _short(_message(error)),
-        "traceback": _short("".join(traceback.format_exception(error))),
+        "traceback": _short("".join(traceback.format_exception(type(error), error, user_traceback(error)))),
     }
     return encode(facts, where="error")
 
