@@ -11,12 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
-from tenure.errors import InvalidInput, NotAuthorised, RowPoisoned, StoreError, TenureError
+from tenure.errors import InvalidInput, NotAuthorised, StoreError, TenureError
 from tenure.lifecycle.budgets import BudgetLine
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.dead_letter import DeadLetterRecord
@@ -46,7 +45,6 @@ from tenure.stores.contract import (
     Outcome,
     Prunable,
     PrunedBatch,
-    ReadStore,
     RegistrationStore,
     Request,
     Reserve,
@@ -76,6 +74,7 @@ from tenure.stores.group_commit import GroupCommit
 from tenure.stores.later_wakeups import LaterWakeups
 from tenure.stores.locked_rows import client_waits, wait_for_locked_rows
 from tenure.stores.parents import wake_parents
+from tenure.stores.parts import Notifier, StoreReads
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.schema import require_fit
 from tenure.stores.validation import (
@@ -116,19 +115,6 @@ class ClaimResult(msgspec.Struct, frozen=True):
     retry_after_seconds: float | None = None
 
 
-class StoreReads(ReadStore, Protocol):
-    """The reads of a store on its own database."""
-
-    async def recoverable(self, *, limit: int, after: UUID | None) -> Sequence[Job | RowPoisoned]:
-        """Up to `limit` jobs that need recovery, and rows between them that cannot be decoded."""
-        ...
-
-    async def wakeable(self, job_ids: Sequence[UUID]) -> Sequence[Job | RowPoisoned]:
-        """Those of these jobs that wait for children, are not due, and have at most `children_max` live awaited ones,
-        in the order of ids; and rows that cannot be decoded."""
-        ...
-
-
 class BaseStore(ABC):
     """The operations of `contract.Store` over the parts of one database."""
 
@@ -143,14 +129,16 @@ class BaseStore(ABC):
         reads: StoreReads,
         registration: RegistrationStore,
         retention: RetentionStore,
+        notifier: Notifier,
     ) -> None:
         self._where, self._url = where, url
         self._reads, self._registration, self._retention = reads, registration, retention
+        self._notifier = notifier
         self._clock = seams.clock
         self._quarantine = Quarantine(seams.clock)
         self._single_enqueues = GroupCommit(self._enqueue_all, seams, name="tenure-enqueues")
         self._limited_queues: frozenset[str] = frozenset()
-        self._later = LaterWakeups(self._wake_here)
+        self._later = LaterWakeups(notifier.send_here)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._where!r})"
@@ -181,17 +169,6 @@ class BaseStore(ABC):
     async def _reserve(self, request: Reserve) -> ReserveOutcome: ...
 
     @abstractmethod
-    def wake(self, names: Set[str], *, notified: bool = False) -> None:
-        """Wake subscriptions to these queues and workers. Other processes are `notified` already where the write did
-        that."""
-        ...
-
-    @abstractmethod
-    def _wake_here(self, names: Set[str]) -> None:
-        """Wake only this process's subscriptions."""
-        ...
-
-    @abstractmethod
     async def _connect(self) -> None:
         """Called when the schema fits, before the first operation."""
         ...
@@ -210,9 +187,6 @@ class BaseStore(ABC):
 
     @abstractmethod
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]: ...
-
-    @abstractmethod
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]: ...
 
     async def open(self) -> None:
         """Connect, and refuse a database whose schema does not fit this code."""
@@ -236,6 +210,13 @@ class BaseStore(ABC):
         if not schema.current or schema.changed:
             return []
         return undelivered(await self.outbox.depth(), await self.outbox.endpoints())
+
+    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
+        return self._notifier.subscribe(queues)
+
+    def wake(self, names: Set[str]) -> None:
+        """Wake the subscriptions to these queues and workers."""
+        self._notifier.send(names)
 
     # Changes.
 
@@ -263,7 +244,7 @@ class BaseStore(ABC):
         else:
             queues = {result.job.queue for result in results if result.created}
         if queues:
-            self.wake(queues, notified=notified)
+            self._notifier.send(queues, notified=notified)
         return results
 
     async def claim(self, request: ClaimRequest) -> list[Job]:
@@ -295,7 +276,7 @@ class BaseStore(ABC):
         if self._limited_queues:
             names |= released_queues(outcomes) & self._limited_queues
         if names:
-            self.wake(names, notified=have_notified(outcomes))
+            self._notifier.send(names, notified=have_notified(outcomes))
         return outcomes
 
     async def wake_parents(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:

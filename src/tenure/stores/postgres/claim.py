@@ -21,7 +21,7 @@ from tenure.lifecycle.event_fields import claim_detail
 from tenure.lifecycle.queue_limits import Candidate, QueueLimits
 from tenure.lifecycle.records import CONTRACT_VERSION, Job
 from tenure.lifecycle.statuses import CLAIMED, RUNNING
-from tenure.seams import Clock
+from tenure.seams import Clock, Spawner
 from tenure.stores.base import ClaimResult
 from tenure.stores.contract import ClaimRequest, without_token
 from tenure.stores.limited_claim import (
@@ -356,14 +356,25 @@ _COMPLETION_OF_NOTHING: dict[str, Any] = {
 }
 
 
-async def warm_up(connections: Connections) -> None:
-    """Run the statements of the hot path on one connection, with nothing to do.
+async def warm_up(connections: Connections, spawn: Spawner) -> None:
+    """Run the statements of the hot path on two connections, with nothing to do: one claims while the other completes.
 
     A new connection reads catalogues, compiles guards and plans for some 50 ms, for which the first jobs would wait.
     Nothing is written. Behind a pooler nothing is kept from one transaction to the next, so that nothing is done.
     """
     if connections.address.pooled:
         return
+    both = [spawn.task(_run_hot_path(connections), name="tenure-warm-up") for _ in range(2)]
+    try:
+        await asyncio.wait(both)
+    finally:
+        for task in both:
+            task.cancel()
+    for task in both:
+        task.result()
+
+
+async def _run_hot_path(connections: Connections) -> None:
     async with connections.session() as connection:
         await fetch(connection, "jobs/claim", _CLAIM_OF_NOTHING)
         await fetch(connection, "jobs/claim_lane", _CLAIM_OF_NOTHING)

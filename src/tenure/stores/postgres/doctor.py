@@ -23,8 +23,8 @@ from tenure.stores.quarantine import unreadable_rows
 OLD_TRANSACTION_SECONDS = 300
 
 
-async def examine(connections: Connections, address: Address) -> list[Finding]:
-    """Everything worth saying about this database, good and bad."""
+async def database_findings(connections: Connections, address: Address) -> list[Finding]:
+    """All findings about a database, good and bad."""
     async with connections.session() as connection:
         return [
             await _version(connection),

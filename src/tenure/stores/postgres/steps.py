@@ -16,8 +16,8 @@ from tenure.lifecycle.steps import StepRecord
 from tenure.stores.base import CONFLICTS_MAX, conflicts_exhausted
 from tenure.stores.contract import Busy, Failure, SaveStep, StepOutcome, StepSaved, decide_save, distinct_saves
 from tenure.stores.postgres.apply_batch import POISON, message_of
-from tenure.stores.postgres.budgets import lock_budgets, settle
-from tenure.stores.postgres.connections import Fetches
+from tenure.stores.postgres.budgets import InTransaction, lock_budgets, settle
+from tenure.stores.postgres.connections import Connections, Fetches, Session
 from tenure.stores.postgres.policies import PostgresPolicies
 from tenure.stores.postgres.rows import arrays, job_from, step_from
 from tenure.stores.quarantine import Bisection
@@ -43,6 +43,23 @@ _COPY = (
 Place = tuple[UUID, str]
 
 log = logging.getLogger("tenure.stores.postgres")
+
+
+async def save_steps(
+    connections: Connections, policies: PostgresPolicies, requests: Sequence[SaveStep]
+) -> list[StepOutcome]:
+    """Save steps: all that charge no budget in one statement, and each other one in a transaction of its own."""
+
+    async def save_charged(request: SaveStep) -> StepOutcome:
+        async def save(session: Session) -> StepOutcome:
+            [outcome] = await PostgresSteps(InTransaction(session), policies).save([request])
+            return outcome
+
+        return await connections.write("store", save)
+
+    plain = [request for request in requests if request.charge is None]
+    saved = iter(await PostgresSteps(connections, policies).save(plain) if plain else ())
+    return [next(saved) if request.charge is None else await save_charged(request) for request in requests]
 
 
 class PostgresSteps:

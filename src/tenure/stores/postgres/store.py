@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence, Set
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from tenure.seams import SYSTEM, Seams
@@ -22,17 +21,16 @@ from tenure.stores.contract import (
     SchemaState,
     StepOutcome,
     StoreTransaction,
-    Subscription,
 )
 from tenure.stores.database_url import shown_url
 from tenure.stores.postgres.apply import PostgresApplier
 from tenure.stores.postgres.apply_batch import ChangeBatches
 from tenure.stores.postgres.archive import PostgresArchive
-from tenure.stores.postgres.budgets import InTransaction, PostgresBudgets
+from tenure.stores.postgres.budgets import PostgresBudgets
 from tenure.stores.postgres.claim import PostgresClaims, warm_up
 from tenure.stores.postgres.commit_block import PostgresCommitBlock
-from tenure.stores.postgres.connections import Address, Connections, Session
-from tenure.stores.postgres.doctor import examine
+from tenure.stores.postgres.connections import Address, Connections
+from tenure.stores.postgres.doctor import database_findings
 from tenure.stores.postgres.enqueue import PostgresEnqueuer
 from tenure.stores.postgres.log_cursors import PostgresLogCursors
 from tenure.stores.postgres.log_positions import rebase
@@ -43,7 +41,7 @@ from tenure.stores.postgres.queues import PostgresQueues
 from tenure.stores.postgres.reads import PostgresReads
 from tenure.stores.postgres.retention import PostgresRetention
 from tenure.stores.postgres.schedules import PostgresSchedules
-from tenure.stores.postgres.steps import PostgresSteps
+from tenure.stores.postgres.steps import save_steps
 from tenure.stores.postgres.wakeups import PostgresNotifier
 from tenure.stores.postgres.workers import PostgresWorkers
 
@@ -59,6 +57,7 @@ class PostgresStore(BaseStore):
         self._connections = Connections(address, size=connections)
         self._policies = PostgresPolicies(self._connections)
         self._budgets = PostgresBudgets(self._connections, self._policies)
+        self._wakeups = PostgresNotifier(address, self._connections, seams)
         super().__init__(
             where=address.shown,
             url=shown_url(address.dsn),
@@ -66,13 +65,12 @@ class PostgresStore(BaseStore):
             reads=PostgresReads(self._connections, self._policies, self._budgets),
             registration=PostgresWorkers(self._connections),
             retention=PostgresRetention(self._connections, self._policies, seams.clock),
+            notifier=self._wakeups,
         )
-        self._notifier = PostgresNotifier(address, self._connections, seams)
-        self._enqueuer = PostgresEnqueuer(self._connections, self._policies, self._notifier)
+        self._enqueuer = PostgresEnqueuer(self._connections, self._policies, self._wakeups)
         self._claims = PostgresClaims(self._connections, self._policies, seams.clock, self._quarantine)
         batches = ChangeBatches(self._connections)
-        self._applier = PostgresApplier(self._connections, self._policies, batches, self._notifier)
-        self._steps = PostgresSteps(self._connections, self._policies)
+        self._applier = PostgresApplier(self._connections, self._policies, batches, self._wakeups)
         self.archive = PostgresArchive(self._connections, address, seams)
         self.log_cursors = PostgresLogCursors(self._connections, self.wake)
         self.outbox = PostgresOutbox(self._connections)
@@ -88,23 +86,15 @@ class PostgresStore(BaseStore):
         """The connection pool was opened to read the schema."""
 
     async def prepare(self) -> None:
-        # Two connections at the same time: one claims while the other completes.
-        both = [self._seams.spawn.task(warm_up(self._connections), name="tenure-warm-up") for _ in range(2)]
-        try:
-            await asyncio.wait(both)
-        finally:
-            for task in both:
-                task.cancel()
-        for task in both:
-            task.result()
+        await warm_up(self._connections, self._seams.spawn)
 
     async def close(self) -> None:
-        await self._notifier.close()
+        await self._wakeups.close()
         await self._connections.close()
 
     async def quiet(self) -> None:
         """Wait until every pending notification was sent."""
-        await self._notifier.flush()
+        await self._wakeups.flush()
 
     async def schema(self) -> SchemaState:
         await self._connections.open()
@@ -120,7 +110,7 @@ class PostgresStore(BaseStore):
         return await rebase(self._connections)
 
     async def _findings(self) -> list[Finding]:
-        return await examine(self._connections, self._address)
+        return await database_findings(self._connections, self._address)
 
     async def _enqueue(
         self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
@@ -134,20 +124,7 @@ class PostgresStore(BaseStore):
         return await self._applier.apply(requests)
 
     async def _save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
-        if not any(request.charge for request in requests):
-            return await self._steps.save(requests)
-        plain = [request for request in requests if request.charge is None]
-        saved = iter(await self._steps.save(plain) if plain else ())
-        return [next(saved) if one.charge is None else await self._save_charged(one) for one in requests]
-
-    async def _save_charged(self, request: SaveStep) -> StepOutcome:
-        """A step that charges a budget, in a transaction of its own."""
-
-        async def save(session: Session) -> StepOutcome:
-            [outcome] = await PostgresSteps(InTransaction(session), self._policies).save([request])
-            return outcome
-
-        return await self._connections.write("store", save)
+        return await save_steps(self._connections, self._policies, requests)
 
     async def _reserve(self, request: Reserve) -> ReserveOutcome:
         return await self._budgets.reserve(request)
@@ -157,12 +134,3 @@ class PostgresStore(BaseStore):
         return PostgresCommitBlock(
             self, self._connections, self._policies, clock=self._seams.clock, deadline_seconds=deadline_seconds
         )
-
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
-        return self._notifier.subscribe(queues)
-
-    def wake(self, names: Set[str], *, notified: bool = False) -> None:
-        self._notifier.notify(names, notified=notified)
-
-    def _wake_here(self, names: Set[str]) -> None:
-        self._notifier.wake(names)

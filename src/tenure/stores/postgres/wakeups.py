@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
@@ -50,18 +50,16 @@ class PostgresNotifier:
         paused, self._written_at_seconds = now - self._written_at_seconds >= INLINE_AFTER_SECONDS, now
         return paused
 
-    def notify(self, queues: Iterable[str], *, notified: bool = False) -> None:
-        """Wake all subscriptions to these queues. Does not wait, and does not raise. Other processes are `notified`
-        already where the write did that."""
+    def send(self, names: Set[str], *, notified: bool = False) -> None:
         if notified:
-            self.wake(set(queues))
+            self._wake(names)
             return
-        self._pending.update(queues)
-        self.wake(self._pending)
+        self._pending.update(names)
+        self._wake(self._pending)
         if self._pending and (self._sender is None or self._sender.done()):
-            self._sender = self._seams.spawn.task(self._send(), name="tenure-notifier")
+            self._sender = self._seams.spawn.task(self._notify(), name="tenure-notifier")
 
-    async def _send(self) -> None:
+    async def _notify(self) -> None:
         while self._pending:
             queues, self._pending = sorted(self._pending), set()
             try:
@@ -72,9 +70,9 @@ class PostgresNotifier:
             await self._seams.clock.sleep(PAUSE_SECONDS)
 
     @asynccontextmanager
-    async def subscribe(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
+    async def subscribe(self, names: Sequence[str]) -> AsyncIterator[Subscription]:
         """A subscription to these queues for as long as the context lasts."""
-        subscription = _Subscription(frozenset(queues))
+        subscription = _Subscription(frozenset(names))
         self._subscriptions.add(subscription)
         if self._address.listen_dsn is not None and (self._listener is None or self._listener.done()):
             self._listener = self._seams.spawn.task(self._listen(self._address.listen_dsn), name="tenure-listener")
@@ -97,7 +95,7 @@ class PostgresNotifier:
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _connection, gone=closed: gone.set())
                     await connection.add_listener(CHANNEL, self._receive)
-                    self.wake(None)
+                    self._wake(None)
                     await closed.wait()
                 finally:
                     connection.terminate()
@@ -116,10 +114,13 @@ class PostgresNotifier:
             return False
         return True
 
-    def _receive(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
-        self.wake({str(queue)})
+    def send_here(self, names: Set[str]) -> None:
+        self._wake(names)
 
-    def wake(self, queues: Set[str] | None) -> None:
+    def _receive(self, _connection: Any, _pid: int, _channel: str, queue: Any) -> None:
+        self._wake({str(queue)})
+
+    def _wake(self, queues: Set[str] | None) -> None:
         """Wake the subscriptions of this process to these queues, or all."""
         for subscription in self._subscriptions:
             if queues is None or not subscription.queues.isdisjoint(queues):

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from tenure.errors import DatabaseReplaced, GuardViolated, StoreError, StoreUnavailable
+from tenure.errors import DatabaseReplaced, GuardViolated, InvalidInput, StoreError, StoreUnavailable
+from tenure.stores.database_url import shown_url
 
 T = TypeVar("T")
 
@@ -29,6 +30,17 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "ncpfs"}
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "davfs", "fuse.davfs2"}
 )
+
+
+def path_from_url(url: str) -> str:
+    """The path of `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite://:memory:`."""
+    scheme, _, path = url.partition("://")
+    if scheme == "sqlite" and path == MEMORY:
+        return MEMORY
+    if scheme == "sqlite" and path.startswith("/") and path != "/":
+        return path[1:]
+    forms = "sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:"
+    raise InvalidInput("database", f"{shown_url(url)} is not {forms}")
 
 
 def connect(

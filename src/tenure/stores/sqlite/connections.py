@@ -57,7 +57,7 @@ class SqliteConnections:
     ) -> None:
         self.path, self._store, self.seams, self.clock = path, store, seams, clock
         self._inline, self._busy_seconds, self._wal_bytes_max = inline, busy_seconds, wal_bytes_max
-        self._mounts = mounts
+        self.mounts = mounts
         self._pid = os.getpid()
         self._state_lock = threading.Lock()
         self._write_lock = WriteLock()
@@ -214,7 +214,7 @@ class SqliteConnections:
         """The writer and the reader, created once also for concurrent callers."""
         with self._state_lock:
             if self._writer is None or self._reader is None:
-                require_local(self.path, self._mounts())
+                require_local(self.path, self.mounts())
                 self._write_lock = WriteLock(self._file_lock())
                 self._file = OpenedFile(self.path)
                 boundary = WriteTransactions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,22 +33,22 @@ from tenure.stores.sqlite.workers import list_workers, pinned_jobs
 SYNCHRONOUS_FULL = 2
 
 
-async def examine(connections: SqliteConnections, path: str, *, mounts: Callable[[], str]) -> list[Finding]:
+async def database_findings(connections: SqliteConnections) -> list[Finding]:
     """All findings about a file, good or bad."""
     if connections.missing():
-        return [missing_file(path)]
+        return [missing_file(connections.path)]
     schema = await schema_state(connections)
     _, reader = await connections.connect()
-    known_mounts = mounts()
+    path, mounts = connections.path, connections.mounts()
 
-    def examine_all(connection: sqlite3.Connection) -> list[Finding]:
+    def read_findings(connection: sqlite3.Connection) -> list[Finding]:
         session = connections.session(connection)
-        return read_any_text(connection, lambda: _examine(session, path, mounts=known_mounts, schema=schema))
+        return read_any_text(connection, lambda: _findings(session, path, mounts=mounts, schema=schema))
 
-    return await reader.call(examine_all)
+    return await reader.call(read_findings)
 
 
-def _examine(session: Session, path: str, *, mounts: str, schema: SchemaState) -> list[Finding]:
+def _findings(session: Session, path: str, *, mounts: str, schema: SchemaState) -> list[Finding]:
     connection = session.connection
     return [
         version(sqlite3.sqlite_version_info),

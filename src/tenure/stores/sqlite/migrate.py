@@ -19,10 +19,10 @@ async def schema_state(connections: SqliteConnections) -> SchemaState:
     return await writer.call(state)
 
 
-async def apply_pending(connections: SqliteConnections, *, where: str) -> list[MigrationRecord]:
+async def apply_pending(connections: SqliteConnections) -> list[MigrationRecord]:
     """Apply the pending migrations, and create the file if it does not exist."""
     writer, _ = await connections.connect()
-    applied = await writer.transact(lambda connection: migrate(connection, where=where))
+    applied = await writer.transact(lambda connection: migrate(connection, where=connections.path))
     connections.has_schema = True
     return applied
 

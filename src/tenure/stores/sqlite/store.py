@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-from tenure.errors import InvalidInput
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.base import BaseStore, ClaimResult
 from tenure.stores.commit_block import require_no_open_block
@@ -25,16 +24,14 @@ from tenure.stores.contract import (
     SchemaState,
     StepOutcome,
     StoreTransaction,
-    Subscription,
 )
-from tenure.stores.database_url import shown_url
 from tenure.stores.sqlite import doctor, migrate
 from tenure.stores.sqlite.apply_batch import apply_batch
 from tenure.stores.sqlite.archive import SqliteArchive
 from tenure.stores.sqlite.budgets import reserve
 from tenure.stores.sqlite.claim import claim
 from tenure.stores.sqlite.commit_block import SqliteCommitBlock
-from tenure.stores.sqlite.connect import BUSY_SECONDS, MEMORY, machine_mounts
+from tenure.stores.sqlite.connect import BUSY_SECONDS, machine_mounts, path_from_url
 from tenure.stores.sqlite.connections import SqliteConnections
 from tenure.stores.sqlite.enqueue import enqueue_batch, homogeneous_digests
 from tenure.stores.sqlite.file_signal import FileSignal
@@ -79,6 +76,7 @@ class SqliteStore(BaseStore):
             wal_bytes_max=wal_bytes_max,
             mounts=mounts,
         )
+        signal = None if connections.is_single else FileSignal(where)
         super().__init__(
             where=where,
             url=f"sqlite:///{where}",
@@ -86,9 +84,8 @@ class SqliteStore(BaseStore):
             reads=SqliteReads(connections),
             registration=SqliteWorkers(connections),
             retention=SqliteRetention(connections),
+            notifier=SqliteNotifier(seams, connections.file_version, signal),
         )
-        signal = None if connections.is_single else FileSignal(where)
-        self._mounts, self._notifier = mounts, SqliteNotifier(seams, connections.file_version, signal)
         self.archive = SqliteArchive(connections)
         self.log_cursors = SqliteLogCursors(connections, self.wake)
         self.outbox = SqliteOutbox(connections)
@@ -100,13 +97,7 @@ class SqliteStore(BaseStore):
         cls, url: str, *, seams: Seams = SYSTEM, database_clock: Callable[[], datetime] | None = None
     ) -> SqliteStore:
         """The store of `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite://:memory:`."""
-        scheme, _, rest = url.partition("://")
-        if scheme != "sqlite" or not (rest == MEMORY or (rest.startswith("/") and len(rest) > 1)):
-            raise InvalidInput(
-                "database",
-                f"{shown_url(url)} is not sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:",
-            )
-        return cls(rest if rest == MEMORY else rest[1:], seams=seams, database_clock=database_clock)
+        return cls(path_from_url(url), seams=seams, database_clock=database_clock)
 
     async def _connect(self) -> None:
         await self._connections.connect()
@@ -120,10 +111,10 @@ class SqliteStore(BaseStore):
         return await migrate.schema_state(self._connections)
 
     async def migrate(self) -> list[MigrationRecord]:
-        return await migrate.apply_pending(self._connections, where=self._where)
+        return await migrate.apply_pending(self._connections)
 
     async def _findings(self) -> list[Finding]:
-        return await doctor.examine(self._connections, self._where, mounts=self._mounts)
+        return await doctor.database_findings(self._connections)
 
     async def _enqueue(
         self, requests: Sequence[EnqueueRequest], *, homogeneous: bool, after: Awaitable[object] | None
@@ -148,24 +139,11 @@ class SqliteStore(BaseStore):
     async def _reserve(self, request: Reserve) -> ReserveOutcome:
         return await self._connections.write(reserve, request)
 
-    def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
+    @asynccontextmanager
+    async def transaction(self, *, deadline_seconds: float) -> AsyncIterator[StoreTransaction]:
         """A transaction that holds the write lock. It is rolled back after the deadline, or earlier: after a share of
         the busy timeout (`BLOCK_SHARE`), since all other writers wait for it."""
-        return self._block(deadline_seconds)
-
-    @asynccontextmanager
-    async def _block(self, deadline_seconds: float) -> AsyncIterator[StoreTransaction]:
         require_no_open_block(self)
         blocks = await self._connections.blocks()
         async with SqliteCommitBlock(self, blocks, deadline_seconds=deadline_seconds) as block:
             yield block
-
-    def wakeups(self, queues: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
-        self._connections.require_open()
-        return self._notifier.subscribe(queues)
-
-    def wake(self, names: Set[str], *, notified: bool = False) -> None:
-        self._notifier.send(names)
-
-    def _wake_here(self, names: Set[str]) -> None:
-        self._notifier.send_here(names)

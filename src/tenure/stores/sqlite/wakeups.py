@@ -5,7 +5,7 @@ file's version.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager, nullcontext
 
 from tenure.seams import Seams
@@ -28,7 +28,7 @@ class SqliteNotifier:
         self._subscriptions: dict[SqliteSubscription, frozenset[str]] = {}
 
     @asynccontextmanager
-    async def subscribe(self, names: Iterable[str]) -> AsyncIterator[SqliteSubscription]:
+    async def subscribe(self, names: Sequence[str]) -> AsyncIterator[SqliteSubscription]:
         subscription = SqliteSubscription(self._seams, self._file_version)
         # Watched before the version is read: a commit between the two is received or seen.
         with nullcontext() if self._signal is None else self._signal.watched(subscription.poll_now):
@@ -39,7 +39,7 @@ class SqliteNotifier:
             finally:
                 del self._subscriptions[subscription]
 
-    def send(self, names: Iterable[str]) -> None:
+    def send(self, names: Set[str], *, notified: bool = False) -> None:
         """Wake the subscriptions to these queues and workers. From any thread."""
         self.send_here(names)
         if self._signal is not None:
@@ -60,11 +60,9 @@ class SqliteNotifier:
         self._signals_soon = None
         signal.send()
 
-    def send_here(self, names: Iterable[str]) -> None:
-        """Wake only the subscriptions of this process."""
-        sent = set(names)
+    def send_here(self, names: Set[str]) -> None:
         for subscription, wanted in list(self._subscriptions.items()):
-            if sent & wanted:
+            if not wanted.isdisjoint(names):
                 subscription.wake()
 
 
