@@ -60,19 +60,19 @@ async def test_limits_are_neither_exceeded_nor_left_unused_when_workers_are_kill
     assert {job.status for job in jobs} == {"succeeded"}
     await check_everything(store)
     histories = await store.history(ids)
-    used = permits(jobs, histories)
+    used = leased_spans(jobs, histories)
     assert most_at_once(used.values()) == CONCURRENCY, "it was never passed, and was reached"
     for key in {job.origin.partition_key for job in jobs}:
         of_key = [used[job.id] for job in jobs if job.origin.partition_key == key]
         assert most_at_once(of_key) <= KEY_CONCURRENCY
     check_rate(event.at for events in histories.values() for event in events if event.type is EventType.CLAIMED)
-    assert (await store.queues.known())[0].held == 0, "every permit came back"
+    assert (await store.queues.known())[0].leased == 0, "no job counts against the limit any more"
 
 
 Span = tuple[datetime, datetime]
 
 
-def permits(jobs: Iterable[Job], histories: dict[UUID, list[Event]]) -> dict[UUID, list[Span]]:
+def leased_spans(jobs: Iterable[Job], histories: dict[UUID, list[Event]]) -> dict[UUID, list[Span]]:
     """For each job the intervals in which it was leased."""
     spans: dict[UUID, list[Span]] = {}
     for job in jobs:

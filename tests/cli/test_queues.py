@@ -42,7 +42,7 @@ async def test_a_queue_is_paused_and_resumed(database: Database) -> None:
         assert queues(database, "pause", "mail").code == 0
         assert await driver.claim(queues=("mail",)) == []
         listed = queues(database, "ls", "--json").json["queues"]
-        assert [(queue["name"], queue["paused_at"] is not None, queue["held"]) for queue in listed] == [
+        assert [(queue["name"], queue["paused_at"] is not None, queue["leased"]) for queue in listed] == [
             ("mail", True, 0)
         ]
         answer = queues(database, "resume", "mail", "--json")

@@ -20,7 +20,7 @@ def rate_forgets_at_once(edits: Edits) -> None:
 
 
 def turn_stands_still(edits: Edits) -> None:
-    edits.python(limited_claim.Choice._note, "if admission.limits.fair:", "if False:")
+    edits.python(limited_claim.Choice._usage_of, "if admission.limits.fair:", "if False:")
 
 
 def postgres_without_the_queues_lock(edits: Edits) -> None:

@@ -110,8 +110,8 @@ def delayed_jobs_in_memory(edits: Edits) -> None:
 def enqueue_acknowledged_and_forgotten(edits: Edits) -> None:
     edits.python(
         ModelStore.enqueue,
-        "self._rows, self._bodies, self._answers = rows, bodies, remembered",
-        "if len(rows) % 7 == 3: return answers\n    self._rows, self._bodies, self._answers = rows, bodies, remembered",
+        "self._rows, self._bodies, self._deduplicated = ",
+        "if len(rows) % 7 == 3: return results\n    self._rows, self._bodies, self._deduplicated = ",
     )
 
 

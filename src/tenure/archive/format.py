@@ -146,7 +146,10 @@ class JobLine(_Line, frozen=True, tag="job"):
     @property
     def record(self) -> ArchivedJob:
         return ArchivedJob(
-            job=self.job, dead_letter=self.dead_letter, signals=self.signals, answers=self.deduplicated_requests
+            job=self.job,
+            dead_letter=self.dead_letter,
+            signals=self.signals,
+            deduplicated_requests=self.deduplicated_requests,
         )
 
 
@@ -263,8 +266,8 @@ def job_line(record: ArchivedJob) -> bytes:
         line["dead_letter"] = _set_fields(record.dead_letter)
     if record.signals:
         line["signals"] = [_set_fields(signal) for signal in record.signals]
-    if record.answers:
-        line["deduplicated_requests"] = [_set_fields(request) for request in record.answers]
+    if record.deduplicated_requests:
+        line["deduplicated_requests"] = [_set_fields(request) for request in record.deduplicated_requests]
     return encode_line("job", line)
 
 

@@ -91,7 +91,7 @@ def _print(result: DemoResult, folder: Path, *, kept: bool) -> None:
     )
     if (killed := result.killed) is not None:
         print_text(
-            f"killed: worker {killed.pid}, with SIGKILL, while it ran {counted(killed.held, 'job')}; "
+            f"killed: worker {killed.pid}, with SIGKILL, while it ran {counted(killed.running, 'job')}; "
             f"recovered after {killed.recovered_seconds:.1f} s, ended after {killed.ended_seconds:.1f} s",
             indent=8,
         )

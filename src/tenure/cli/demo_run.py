@@ -47,7 +47,7 @@ class KilledWorker(msgspec.Struct, frozen=True, kw_only=True):
     """The killed worker, and when its jobs were recovered and ended. Seconds count from the kill."""
 
     pid: int
-    held: int
+    running: int
     recovered_seconds: float
     ended_seconds: float
 
@@ -134,16 +134,16 @@ class Demo:
 
     async def _kill_one(self, store: Store, supervisor: Supervisor) -> None:
         """Kill the worker with the most running jobs. Only the leases that it still has afterwards count."""
-        running = Counter(job.owner for job in await running_jobs(store))
-        slot = max(supervisor.slots, key=lambda slot: running[_worker_name(slot)])
-        if slot.report is None or running[_worker_name(slot)] < LEASED_MIN:
+        by_owner = Counter(job.owner for job in await running_jobs(store))
+        slot = max(supervisor.slots, key=lambda slot: by_owner[_worker_name(slot)])
+        if slot.report is None or by_owner[_worker_name(slot)] < LEASED_MIN:
             return
         pid, owner, now = slot.report.pid, slot.report.worker, await store.now()
         os.kill(pid, signal.SIGKILL)
-        held = [job.id for job in await running_jobs(store) if job.owner == owner]
-        if held:
-            self._victim = (pid, now, held)
-            self._print(f"worker {pid} killed with SIGKILL while it ran {counted(len(held), 'job')}")
+        running = [job.id for job in await running_jobs(store) if job.owner == owner]
+        if running:
+            self._victim = (pid, now, running)
+            self._print(f"worker {pid} killed with SIGKILL while it ran {counted(len(running), 'job')}")
 
     async def _result(self, store: Store, queued: Sequence[Job], seconds: float) -> DemoResult:
         jobs: dict[UUID, Job] = {}
@@ -173,13 +173,13 @@ class Demo:
     async def _killed(self, store: Store, jobs: dict[UUID, Job]) -> KilledWorker | None:
         if self._victim is None:
             return None
-        pid, at, held = self._victim
-        histories = await store.history(held)
+        pid, at, running = self._victim
+        histories = await store.history(running)
         recovered = [time for history in histories.values() if (time := _recovered_at(history, since=at))]
-        ended = [job.finished_at for job_id in held if (job := jobs.get(job_id)) and job.finished_at]
+        ended = [job.finished_at for job_id in running if (job := jobs.get(job_id)) and job.finished_at]
         return KilledWorker(
             pid=pid,
-            held=len(held),
+            running=len(running),
             recovered_seconds=max(((time - at).total_seconds() for time in recovered), default=0.0),
             ended_seconds=max(((time - at).total_seconds() for time in ended), default=0.0),
         )

@@ -165,7 +165,7 @@ def _row(queue: QueueRecord) -> tuple[object, ...]:
         queue.name,
         None if queue.paused_at is None else "yes",
         queue.paused_at,
-        queue.held,
+        queue.leased,
         limits.concurrency_max,
         limits.key_concurrency_max,
         _rate(limits.rate),

@@ -168,7 +168,7 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount that a call may spend at most, held from before it begins until its step is recorded.
+    """An amount that a call may spend at most, reserved from before it begins until its step is recorded.
 
     The attempt of the job identifies its lease. `is_live`: that attempt still has it.
     """

@@ -22,13 +22,13 @@ def violations(job: Job) -> list[str]:
 
 
 def _checks(job: Job) -> list[tuple[str, bool]]:
-    held, live, terminal = job.status in LEASED, job.status in LIVE, job.status in TERMINAL
-    leased = job.owner is not None and job.lease_expires_at is not None and job.heartbeat_deadline_at is not None
-    unleased = job.owner is None and job.lease_expires_at is None and job.heartbeat_deadline_at is None
+    leased, live, terminal = job.status in LEASED, job.status in LIVE, job.status in TERMINAL
+    has_lease = job.owner is not None and job.lease_expires_at is not None and job.heartbeat_deadline_at is not None
+    has_no_lease = job.owner is None and job.lease_expires_at is None and job.heartbeat_deadline_at is None
     erased = job.erased_at is not None
     return [
-        (f"a {job.status} job has an owner and a lease", held and not leased),
-        (f"a {job.status} job has no owner and no lease", not held and not (unleased and job.token is None)),
+        (f"a {job.status} job has an owner and a lease", leased and not has_lease),
+        (f"a {job.status} job has no owner and no lease", not leased and not (has_no_lease and job.token is None)),
         (f"a {job.status} job has no result", job.status is not SUCCEEDED and job.result is not None),
         (f"a {job.status} job has no error", job.status is not FAILED and job.error is not None),
         ("a succeeded job has a result", job.status is SUCCEEDED and job.result is None and not erased),
@@ -65,7 +65,7 @@ def _checks(job: Job) -> list[tuple[str, bool]]:
         ("an awaited job has a parent", job.origin.awaited and job.origin.parent_id is None),
         ("a job that waits for a time has a due time", job.waiting_for == "time" and job.due_at is None),
         ("a signal's revision is one of the job's", not 0 <= job.signal_rev <= job.rev),
-        ("an attempt is counted by its claim", job.attempt < 0 or (held and job.attempt == 0)),
+        ("an attempt is counted by its claim", job.attempt < 0 or (leased and job.attempt == 0)),
         ("failures do not exceed attempts", not 0 <= job.losses <= job.failures <= job.attempt),
         ("revisions count from 1", job.rev < 1),
         ("created_at ≤ started_at ≤ finished_at", not _in_order(job)),

@@ -91,7 +91,7 @@ def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) 
         value = msgspec.json.decode(text)
         as_encoded = _encode(value).decode() == text
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        raise InvalidInput(where, f"is not JSON that can be held: {problem}") from None
+        raise InvalidInput(where, f"is not JSON that can be stored: {problem}") from None
     if as_encoded:
         if not _is_sound(value, DEPTH_MAX):
             _check(value, where, DEPTH_MAX)

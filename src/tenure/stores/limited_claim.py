@@ -1,8 +1,8 @@
-"""Choosing among due jobs by the limits of their queues: the same for every store.
+"""Chooses among due jobs by the limits of their queues, in the same way for every store.
 
-The choice is a conversation. It asks a store what it needs to know, one question after the other, all inside the
-claim's transaction and under a lock on the queues that have limits, so that two claims never spend one permit. It never
-looks at more than so many jobs and keys, however many there are.
+`choose` is a generator that yields reads (`LimitRead`) and receives their results. The store executes them inside the
+claim's transaction and under a lock on the queues that have limits, so that concurrent claims do not exceed a limit.
+The number of reads, jobs and keys is bounded, however long the queue is.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tenure.lifecycle.queue_limits import (
 
 log = logging.getLogger("tenure.stores")
 
-WALK = 1000
-"""How many due jobs of a queue are looked at in the order of claiming, where some of them may have to wait."""
-GLANCE = 4
-"""At first so many times as many as are wanted: mostly those in front can go."""
-WALK_FAIR = 200
-"""The same in a queue whose keys take turns, for the jobs that have no key."""
-KEYS_LEAST, KEYS = 20, 200
-KEY_ROUNDS = 10
-"""How many keys are looked at and asked for at once, and how often, before the next claim goes on from there."""
+DUE_JOBS_MAX = 1000
+"""How many due jobs of a queue are read in claim order if limits by key may exclude some of them."""
+FIRST_READ_FACTOR = 4
+"""The first read is for this many times the number of jobs wanted: mostly the limits allow the first jobs."""
+KEYLESS_JOBS_MAX = 200
+"""How many due jobs of a fair queue are read for those that have no key."""
+KEYS_PER_READ_LEAST, KEYS_PER_READ = 20, 200
+KEY_READS_MAX = 10
+"""How many keys one read is for, and how many such reads a claim makes. The next claim resumes after the last key."""
 
 
 class LimitedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,61 +53,61 @@ class LimitedQueue(msgspec.Struct, frozen=True, kw_only=True):
     usage: RateUsage = NO_RATE_USAGE
 
 
-class InOrder(msgspec.Struct, frozen=True):
-    """The first due jobs of a queue, in the order of claiming. Answer: candidates."""
+class DueJobs(msgspec.Struct, frozen=True):
+    """The first due jobs of a queue. Result: candidates in claim order."""
 
     queue: str
     limit: int
 
 
-class Keys(msgspec.Struct, frozen=True):
-    """The keys after this one under which jobs of a queue wait, in the order of keys. Answer: texts."""
+class PartitionKeys(msgspec.Struct, frozen=True):
+    """The partition keys after this one that have jobs without a lease in the queue. Result: texts in their order."""
 
     queue: str
     after: str
     limit: int
 
 
-class OfKeys(msgspec.Struct, frozen=True):
-    """The first due jobs of each of these keys. Answer: candidates, those of each key in the order of claiming."""
+class DueJobsOfKeys(msgspec.Struct, frozen=True):
+    """The first due jobs of each of these keys. Result: candidates, those of each key in claim order."""
 
     queue: str
     keys: tuple[str, ...]
     each: int
 
 
-class LeasedByKey(msgspec.Struct, frozen=True):
-    """How many jobs of a queue are claimed or running. Answer: counts by key."""
+class LeasedCounts(msgspec.Struct, frozen=True):
+    """How many jobs of a queue are leased. Result: counts by key."""
 
     queue: str
 
 
-class UsageByKey(msgspec.Struct, frozen=True):
-    """The rate usage of these keys. Answer: by key, without keys that have none."""
+class KeyUsage(msgspec.Struct, frozen=True):
+    """The rate usage of these keys. Result: by key, without keys that have none."""
 
     queue: str
     keys: tuple[str, ...]
 
 
-def with_pinned(question: Question, answer: Any, pinned: Sequence[Candidate]) -> Any:
-    """The answer with the due jobs of the question's queue that are pinned to the claimer's version of the code."""
-    match question:
-        case InOrder(_, limit):
-            return sorted([*answer, *pinned], key=candidate_order)[:limit]
-        case Keys(_, after, limit):
-            return sorted({*answer, *(one.key for one in pinned if one.key is not None and one.key > after)})[:limit]
-        case OfKeys(_, keys, each):
-            both = sorted([*answer, *(one for one in pinned if one.key in keys)], key=candidate_order)
+def with_pinned(read: LimitRead, result: Any, pinned: Sequence[Candidate]) -> Any:
+    """The result of a read, with the due jobs of its queue that are pinned to the claimer's version of the code."""
+    match read:
+        case DueJobs(_, limit):
+            return sorted([*result, *pinned], key=candidate_order)[:limit]
+        case PartitionKeys(_, after, limit):
+            return sorted({*result, *(one.key for one in pinned if one.key is not None and one.key > after)})[:limit]
+        case DueJobsOfKeys(_, keys, each):
+            both = sorted([*result, *(one for one in pinned if one.key in keys)], key=candidate_order)
             return [one for key in keys for one in [one for one in both if one.key == key][:each]]
         case _:
-            return answer
+            return result
 
 
-Question = InOrder | Keys | OfKeys | LeasedByKey | UsageByKey
-Asking = Generator[Question, Any, "Choice"]
+LimitRead = DueJobs | PartitionKeys | DueJobsOfKeys | LeasedCounts | KeyUsage
+ChoiceReads = Generator[LimitRead, Any, "Choice"]
 
 PINNED_MAX = 1000
-"""How many pinned jobs of a queue a claim looks at."""
+"""How many pinned jobs of a queue a claim reads."""
 
 LIMIT_COLUMNS = (
     "concurrency_max",
@@ -160,27 +160,27 @@ def encode_usage(usage: RateUsage) -> str:
 
 
 class Choice:
-    """The jobs to be claimed, in order, and what is to be noted once they are."""
+    """The jobs to claim, in order, and the usage to record once they are claimed."""
 
     def __init__(
-        self, chosen: list[Candidate], admissions: Mapping[str, Admission], walked_to: Mapping[str, str]
+        self, chosen: list[Candidate], admissions: Mapping[str, Admission], last_keys_read: Mapping[str, str]
     ) -> None:
-        self.chosen, self._admissions, self._walked_to = chosen, admissions, walked_to
+        self.chosen, self._admissions, self._last_keys_read = chosen, admissions, last_keys_read
 
     @property
-    def again_at(self) -> datetime | None:
-        """When it is worth asking again, if a rate kept jobs back."""
+    def retry_at(self) -> datetime | None:
+        """When a rate limit that excluded jobs allows the next one."""
         return min((one.retry_at for one in self._admissions.values() if one.retry_at is not None), default=None)
 
-    def notes(self, taken: Iterable[UUID], at: datetime) -> list[Note]:
-        """What the claim must record of each queue, if these of the chosen jobs were taken at that time."""
-        ids = set(taken)
-        notes = [self._note(queue, admission, ids, at) for queue, admission in self._admissions.items()]
-        return [note for note in notes if note is not None]
+    def usage(self, claimed: Iterable[UUID], at: datetime) -> list[QueueUsage]:
+        """What the claim must record of each queue, if it claimed these of the chosen jobs at that time."""
+        ids = set(claimed)
+        found = [self._usage_of(queue, admission, ids, at) for queue, admission in self._admissions.items()]
+        return [usage for usage in found if usage is not None]
 
-    def _note(self, queue: str, admission: Admission, ids: set[UUID], at: datetime) -> Note | None:
+    def _usage_of(self, queue: str, admission: Admission, ids: set[UUID], at: datetime) -> QueueUsage | None:
         started = [one for one in self.chosen if one.queue == queue and one.id in ids]
-        last_key = self._walked_to.get(queue)
+        last_key = self._last_keys_read.get(queue)
         if admission.limits.fair:
             last_key = next((one.key for one in reversed(started) if one.key is not None), last_key)
         usage, by_key = admission.usage_after(started, at), admission.key_usage_after(started, at)
@@ -188,11 +188,11 @@ class Choice:
             return None
         rate = admission.limits.key_rate
         until = {key: over_at for key, one in by_key.items() if rate and (over_at := one.over_at(rate)) is not None}
-        return Note(queue=queue, last_key=last_key, usage=usage, usage_by_key=by_key, until=until)
+        return QueueUsage(queue=queue, last_key=last_key, usage=usage, usage_by_key=by_key, until=until)
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim leaves for the next one to know. None leaves what is there."""
+class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim records of a queue for the next claim. None: unchanged."""
 
     queue: str
     last_key: str | None
@@ -202,32 +202,31 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """When the usage of a key no longer counts."""
 
 
-def answered(asking: Asking, answer: Callable[[Question], Any]) -> Choice:
-    """The choice, once every question of it is answered here and now."""
+def run_choice(reads: ChoiceReads, execute: Callable[[LimitRead], Any]) -> Choice:
+    """The choice, with reads that are executed by this function."""
     try:
-        question = next(asking)
+        read = next(reads)
         while True:
-            question = asking.send(answer(question))
+            read = reads.send(execute(read))
     except StopIteration as end:
         choice: Choice = end.value
         return choice
 
 
-def choose(queues: Sequence[str], limit: int, *, limited: Mapping[str, LimitedQueue], now: datetime) -> Asking:
-    """Choose up to `limit` due jobs of these queues, by priority and age except where a queue's own limits say
-    otherwise."""
+def choose(queues: Sequence[str], limit: int, *, limited: Mapping[str, LimitedQueue], now: datetime) -> ChoiceReads:
+    """Choose up to `limit` due jobs of these queues, in claim order as far as their limits allow it."""
     admissions: dict[str, Admission] = {}
-    walked_to: dict[str, str] = {}
+    last_keys_read: dict[str, str] = {}
     offers: list[Iterable[Candidate]] = []
     for queue in dict.fromkeys(queues):
         here = limited.get(queue)
         if here is None:
-            offers.append((yield InOrder(queue, limit)))
+            offers.append((yield DueJobs(queue, limit)))
         elif not here.paused:
             admission = admissions[queue] = yield from _admission(here, now)
-            offers.append((yield from _offers(here, admission, limit, walked_to)))
+            offers.append((yield from _offers(here, admission, limit, last_keys_read)))
     chosen = batch(merge(*offers, key=candidate_order), limit, admits=lambda one: _admitted(one, admissions))
-    return Choice(chosen, admissions, walked_to)
+    return Choice(chosen, admissions, last_keys_read)
 
 
 def _admitted(one: Candidate, admissions: Mapping[str, Admission]) -> bool:
@@ -235,68 +234,68 @@ def _admitted(one: Candidate, admissions: Mapping[str, Admission]) -> bool:
     return admission is None or admission.admit(one.key)
 
 
-def _admission(here: LimitedQueue, now: datetime) -> Generator[Question, Any, Admission]:
-    held = (yield LeasedByKey(here.name)) if here.limits.counts_leased else {}
-    return Admission(here.limits, now, leased=held, usage=here.usage)
+def _admission(here: LimitedQueue, now: datetime) -> Generator[LimitRead, Any, Admission]:
+    leased = (yield LeasedCounts(here.name)) if here.limits.counts_leased else {}
+    return Admission(here.limits, now, leased=leased, usage=here.usage)
 
 
 def _offers(
-    here: LimitedQueue, admission: Admission, limit: int, walked_to: dict[str, str]
-) -> Generator[Question, Any, Iterable[Candidate]]:
+    here: LimitedQueue, admission: Admission, limit: int, last_keys_read: dict[str, str]
+) -> Generator[LimitRead, Any, Iterable[Candidate]]:
     if admission.room == 0:
         return []
     first: list[Candidate]
     if not here.limits.by_key:
-        first = yield InOrder(here.name, limit)
+        first = yield DueJobs(here.name, limit)
         return first
     if here.limits.fair:
-        keyless = [one for one in (yield InOrder(here.name, WALK_FAIR)) if one.key is None]
-        keys, candidates = yield from _round(here, admission, limit, walked_to)
+        keyless = [one for one in (yield DueJobs(here.name, KEYLESS_JOBS_MAX)) if one.key is None]
+        keys, candidates = yield from _next_keys(here, admission, limit, last_keys_read)
         return round_robin([*candidates, *keyless[:limit]], keys)
     wanted = limit if admission.room is None else min(limit, admission.room)
-    for many in (min(WALK, GLANCE * wanted), WALK):
-        first = yield InOrder(here.name, many)
-        yield from _learn_spent(here, admission, [one.key for one in first if one.key is not None])
+    for many in (min(DUE_JOBS_MAX, FIRST_READ_FACTOR * wanted), DUE_JOBS_MAX):
+        first = yield DueJobs(here.name, many)
+        yield from _read_key_usage(here, admission, [one.key for one in first if one.key is not None])
         if len(first) < many or admission.could_admit(wanted, (one.key for one in first)):
             return first
-    # So many jobs of keys that may not go stand in front that those of others are looked for by their keys.
-    _, more = yield from _round(here, admission, limit, walked_to)
+    # The limits exclude so many of the first jobs that jobs of other keys are read by their keys.
+    _, more = yield from _next_keys(here, admission, limit, last_keys_read)
     known = {one.id for one in first}
     return sorted([*first, *(one for one in more if one.id not in known)], key=candidate_order)
 
 
-def _round(
-    here: LimitedQueue, admission: Admission, limit: int, walked_to: dict[str, str]
-) -> Generator[Question, Any, tuple[list[str], list[Candidate]]]:
-    """The keys that may go next, after the one that was served last, and the first jobs of each.
+def _next_keys(
+    here: LimitedQueue, admission: Admission, limit: int, last_keys_read: dict[str, str]
+) -> Generator[LimitRead, Any, tuple[list[str], list[Candidate]]]:
+    """The next keys that the limits allow, after the one that was served last, and the first jobs of each.
 
-    Jobs may wait under a key of which none is due, or none of our kinds: so it goes on until enough are found.
+    A key may have no due job of the claimer's kinds, so keys are read until there are enough jobs.
     """
-    looked = _Looked(here.name, admission, limit)
+    candidates_by_key = _KeyCandidates(here.name, admission, limit)
     after, wrapped = here.last_key, not here.last_key
-    for _ in range(KEY_ROUNDS):
-        found: list[str] = yield Keys(here.name, after, KEYS)
-        yield from _learn_spent(here, admission, found)
-        yield from looked.at(found)
-        if looked.enough:
+    for _ in range(KEY_READS_MAX):
+        found: list[str] = yield PartitionKeys(here.name, after, KEYS_PER_READ)
+        yield from _read_key_usage(here, admission, found)
+        yield from candidates_by_key.read(found)
+        if candidates_by_key.enough:
             break
-        if len(found) == KEYS:
-            after = walked_to[here.name] = found[-1]
+        if len(found) == KEYS_PER_READ:
+            after = last_keys_read[here.name] = found[-1]
         elif wrapped:
             break
         else:
             after, wrapped = "", True
-    yield from looked.deeper()
-    return list(looked.keys), looked.candidates
+    yield from candidates_by_key.read_more()
+    return list(candidates_by_key.keys), candidates_by_key.candidates
 
 
-class _Looked:
-    """The first jobs of keys that may go, as far as they were looked at."""
+class _KeyCandidates:
+    """The first jobs of the keys that the limits allow."""
 
     def __init__(self, queue: str, admission: Admission, limit: int) -> None:
         self._queue, self._admission, self._limit = queue, admission, limit
         self._wanted = limit if admission.room is None else min(limit, admission.room)
-        self._deep: list[str] = []
+        self._full_keys: list[str] = []
         self.keys: dict[str, None] = {}
         self.candidates: list[Candidate] = []
 
@@ -304,27 +303,27 @@ class _Looked:
     def enough(self) -> bool:
         return self._admission.could_admit(self._wanted, (one.key for one in self.candidates))
 
-    def at(self, found: Sequence[str]) -> Generator[Question, Any, None]:
-        """Look at these keys, a few at a time, until there is enough."""
+    def read(self, found: Sequence[str]) -> Generator[LimitRead, Any, None]:
+        """Read jobs of these keys, a few keys at a time, until there are enough."""
         fresh = [key for key in found if key not in self.keys and self._admission.admits_key(key)]
-        for start in range(0, len(fresh), max(self._limit, KEYS_LEAST)):
+        for start in range(0, len(fresh), max(self._limit, KEYS_PER_READ_LEAST)):
             if self.enough:
                 return
-            some = fresh[start : start + max(self._limit, KEYS_LEAST)]
+            some = fresh[start : start + max(self._limit, KEYS_PER_READ_LEAST)]
             each = self._limit // len(some) + 1
-            offered: list[Candidate] = yield OfKeys(self._queue, tuple(some), each)
+            offered: list[Candidate] = yield DueJobsOfKeys(self._queue, tuple(some), each)
             counts = Counter(one.key for one in offered)
             self.keys |= dict.fromkeys(some)
             self.candidates += offered
-            self._deep += [key for key in some if counts[key] == each]
+            self._full_keys += [key for key in some if counts[key] == each]
 
-    def deeper(self) -> Generator[Question, Any, None]:
-        """Where the others leave room, look for more under those keys that had as many as were asked for."""
-        if self._deep and not self.enough:
-            others = [one for one in self.candidates if one.key not in self._deep]
-            self.candidates = [*others, *(yield OfKeys(self._queue, tuple(self._deep), self._limit))]
+    def read_more(self) -> Generator[LimitRead, Any, None]:
+        """If there are not enough, read more jobs of the keys that had as many as their read was for."""
+        if self._full_keys and not self.enough:
+            others = [one for one in self.candidates if one.key not in self._full_keys]
+            self.candidates = [*others, *(yield DueJobsOfKeys(self._queue, tuple(self._full_keys), self._limit))]
 
 
-def _learn_spent(here: LimitedQueue, admission: Admission, keys: Iterable[str]) -> Generator[Question, Any, None]:
-    if here.limits.key_rate is not None and (asked := tuple(dict.fromkeys(keys))):
-        admission.add_key_usage((yield UsageByKey(here.name, asked)))
+def _read_key_usage(here: LimitedQueue, admission: Admission, keys: Iterable[str]) -> Generator[LimitRead, Any, None]:
+    if here.limits.key_rate is not None and (unread := tuple(dict.fromkeys(keys))):
+        admission.add_key_usage((yield KeyUsage(here.name, unread)))

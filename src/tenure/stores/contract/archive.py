@@ -178,7 +178,7 @@ class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     dead_letter: DeadLetterRecord | None = None
     signals: tuple[SignalRecord, ...] = ()
-    answers: tuple[DeduplicatedRequest, ...] = ()
+    deduplicated_requests: tuple[DeduplicatedRequest, ...] = ()
     artifacts: tuple[ArtifactRecord, ...] = ()
     step_count: int = 0
 
@@ -303,18 +303,18 @@ class Runs:
 
 
 class NotEmpty(StoreError):
-    """There is something in a database that must be empty. `held` names the tables."""
+    """A database that must be empty has rows in these tables."""
 
-    def __init__(self, where: str, held: Sequence[str]) -> None:
-        self.held = tuple(held)
+    def __init__(self, where: str, tables: Sequence[str]) -> None:
+        self.tables = tuple(tables)
         super().__init__(
-            f"{where} is not empty (it has {', '.join(held).replace('_', ' ')}), and only an empty database can be "
+            f"{where} is not empty (it has {', '.join(tables).replace('_', ' ')}), and only an empty database can be "
             f"imported into; make a new one"
         )
 
 
 class NotRestored(TenureError):
-    """The database will not have a record. `place` is its number among those that were given, from 0."""
+    """The database refuses a record. `place` is its index in the call, from 0."""
 
     def __init__(self, place: int, problem: str) -> None:
         self.place, self.problem = place, problem

@@ -98,8 +98,8 @@ class PostgresArchive:
             async with connection.transaction(isolation=ISOLATION):
                 await _write_as_import(connection)
                 await fetch(connection, "archive/lock_tables", {})
-                if held := [found["name"] for found in await fetch(connection, "archive/select_nonempty_tables", {})]:
-                    raise NotEmpty(self._address.shown, held)
+                if tables := [found["name"] for found in await fetch(connection, "archive/select_nonempty_tables", {})]:
+                    raise NotEmpty(self._address.shown, tables)
                 mine = await connection.fetchval("select pg_current_xact_id()::text::bigint")
                 yield PostgresRestore(connection, self._seams, first_tx=mine - runs)
 
@@ -208,7 +208,7 @@ class PostgresSnapshot:
         signals: defaultdict[UUID, list[SignalRecord]] = defaultdict(list)
         for found in await self._fetch("signals/select", ids):
             signals[found["job_id"]].append(row.signal_from(found))
-        answers = _by_job(await self._fetch("deduplicated_requests/select", ids), DeduplicatedRequest)
+        deduplicated = _by_job(await self._fetch("deduplicated_requests/select", ids), DeduplicatedRequest)
         artifacts = _by_job(await self._fetch("artifacts/select_records", ids), ArtifactRecord)
         steps = {found["job_id"]: found["count"] for found in await self._fetch("steps/count", ids)}
         return [
@@ -216,7 +216,7 @@ class PostgresSnapshot:
                 job=job,
                 dead_letter=letters.get(job.id),
                 signals=tuple(signals[job.id]),
-                answers=tuple(answers[job.id]),
+                deduplicated_requests=tuple(deduplicated[job.id]),
                 artifacts=tuple(artifacts[job.id]),
                 step_count=steps.get(job.id, 0),
             )
@@ -249,10 +249,10 @@ class PostgresRestore:
         facts = [await self._job_facts(one.job) for one in kept]
         letters = [(place, one.dead_letter) for place, one in enumerate(kept) if one.dead_letter is not None]
         signals = [(place, signal) for place, one in enumerate(kept) for signal in one.signals]
-        answers = [(place, answer) for place, one in enumerate(kept) for answer in one.answers]
+        deduplicated = [(place, request) for place, one in enumerate(kept) for request in one.deduplicated_requests]
         await self._insert_of_jobs("dead_letters", kept, letters, erased="last_error")
         await self._insert_of_jobs("signals", kept, signals, erased="payload")
-        await self._insert_of_jobs("deduplicated_requests", kept, answers)
+        await self._insert_of_jobs("deduplicated_requests", kept, deduplicated)
         await self._insert("jobs", facts, range(len(kept)))
 
     async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None:

@@ -27,16 +27,16 @@ from tenure.stores.contract import ClaimRequest, without_token
 from tenure.stores.limited_claim import (
     LIMIT_COLUMNS,
     PINNED_MAX,
-    Asking,
     Choice,
-    InOrder,
-    Keys,
-    LeasedByKey,
+    ChoiceReads,
+    DueJobs,
+    DueJobsOfKeys,
+    KeyUsage,
+    LeasedCounts,
     LimitedQueue,
-    Note,
-    OfKeys,
-    Question,
-    UsageByKey,
+    LimitRead,
+    PartitionKeys,
+    QueueUsage,
     choose,
     decode_limits,
     decode_usage,
@@ -80,14 +80,14 @@ class ClaimRows(msgspec.Struct, frozen=True):
         return Scan(facts["entries_read"], facts["pages_read"], facts["read_until"], list(lanes))
 
 
-class LimitedAnswer(msgspec.Struct, frozen=True):
-    """What a claim within limits came to: its rows are in the order of the choice."""
+class LimitedClaim(msgspec.Struct, frozen=True):
+    """The result of a claim within limits, with rows in the order of the choice."""
 
     answer: ClaimRows | None
     """None where no queue has limits."""
     limited_queues: frozenset[str] = frozenset()
-    again_seconds: float | None = None
-    """How long a rate limit will keep the next job back, where one did."""
+    retry_after_seconds: float | None = None
+    """After how many seconds a rate limit that excluded jobs allows the next one."""
 
 
 class PostgresClaims:
@@ -213,8 +213,8 @@ class PostgresClaims:
         values = {**values, **lane_parameters(), "within_limits": True}
         found = await self._connections.write("store", lambda session: claim_within_limits(session, queues, values))
         claimer.limited_queues = found.limited_queues
-        if found.again_seconds is not None:
-            waits.append(found.again_seconds)
+        if found.retry_after_seconds is not None:
+            waits.append(found.retry_after_seconds)
         return found.answer
 
     def _parameters(self, request: ClaimRequest, queues: tuple[str, ...]) -> dict[str, Any]:
@@ -245,14 +245,14 @@ class PostgresClaims:
         self._quarantine.put(RowPoisoned(UUID(named[0]), message_of(problem)))
 
 
-async def claim_within_limits(session: Session, queues: tuple[str, ...], values: dict[str, Any]) -> LimitedAnswer:
-    """Locks the limited queues, chooses jobs, claims them, and notes what they used of their rates.
+async def claim_within_limits(session: Session, queues: tuple[str, ...], values: dict[str, Any]) -> LimitedClaim:
+    """Lock the limited queues, choose jobs, claim them, and record the usage of their rates.
 
-    All in one transaction: the next claim waits for the lock, and reads what this one has left.
+    All in one transaction: the next claim waits for the lock, and reads the recorded usage.
     """
     limited, now = await _lock_limited_queues(session, queues)
     if not limited:
-        return LimitedAnswer(None)
+        return LimitedClaim(None)
     excluded = list(values["excluded"])
     for rounds_left in reversed(range(ROUNDS_MAX)):
         known = {**values, "excluded": excluded}
@@ -262,10 +262,10 @@ async def claim_within_limits(session: Session, queues: tuple[str, ...], values:
         if answer.rows or answer.is_repeated or not chosen or not rounds_left:
             answer.rows.sort(key=lambda won: chosen.index(won["id"]))
             at = max((won["updated_at"] for won in answer.rows), default=now)
-            for note in choice.notes([won["id"] for won in answer.rows], at):
-                await fetch(session, "queues/update_usage", _noted(note))
-            again = None if choice.again_at is None else (choice.again_at - now).total_seconds()
-            return LimitedAnswer(answer, frozenset(limited), again)
+            for usage in choice.usage([won["id"] for won in answer.rows], at):
+                await fetch(session, "queues/update_usage", _usage_parameters(usage))
+            retry = None if choice.retry_at is None else (choice.retry_at - now).total_seconds()
+            return LimitedClaim(answer, frozenset(limited), retry)
         excluded += chosen
     raise AssertionError("the last round returns")
 
@@ -291,37 +291,37 @@ def limits_from(row: asyncpg.Record) -> QueueLimits:
     return decode_limits([row[name] for name in LIMIT_COLUMNS])
 
 
-async def _choose(session: Session, asking: Asking, values: dict[str, Any]) -> Choice:
-    """The choice, once the database has answered every question of it."""
+async def _choose(session: Session, reads: ChoiceReads, values: dict[str, Any]) -> Choice:
+    """The choice, with reads that the database executes."""
     try:
-        question = next(asking)
+        read = next(reads)
         while True:
-            question = asking.send(await _answer(session, question, values))
+            read = reads.send(await _execute(session, read, values))
     except StopIteration as end:
         choice: Choice = end.value
         return choice
 
 
-async def _answer(session: Session, question: Question, values: dict[str, Any]) -> Any:
-    answer = await _unpinned(session, question, values)
-    if values["code_version"] is None or isinstance(question, LeasedByKey | UsageByKey):
-        return answer
-    wanted = {**values, "queues": [question.queue], "limit": PINNED_MAX}
-    return with_pinned(question, answer, _candidates(await fetch(session, "jobs/select_due_pinned", wanted)))
+async def _execute(session: Session, read: LimitRead, values: dict[str, Any]) -> Any:
+    result = await _unpinned(session, read, values)
+    if values["code_version"] is None or isinstance(read, LeasedCounts | KeyUsage):
+        return result
+    wanted = {**values, "queues": [read.queue], "limit": PINNED_MAX}
+    return with_pinned(read, result, _candidates(await fetch(session, "jobs/select_due_pinned", wanted)))
 
 
-async def _unpinned(session: Session, question: Question, values: dict[str, Any]) -> Any:
-    asked = {**values, **msgspec.structs.asdict(question)}
-    match question:
-        case InOrder():
+async def _unpinned(session: Session, read: LimitRead, values: dict[str, Any]) -> Any:
+    asked = {**values, **msgspec.structs.asdict(read)}
+    match read:
+        case DueJobs():
             return _candidates(await fetch(session, "jobs/select_due_candidates", asked))
-        case Keys():
+        case PartitionKeys():
             return [row["key"] for row in await fetch(session, "jobs/select_partitions", asked)]
-        case OfKeys():
+        case DueJobsOfKeys():
             return _candidates(await fetch(session, "jobs/select_due_of_partitions", asked))
-        case LeasedByKey():
-            return {row["key"]: row["held"] for row in await fetch(session, "jobs/count_leased_by_partition", asked)}
-        case UsageByKey():
+        case LeasedCounts():
+            return {row["key"]: row["leased"] for row in await fetch(session, "jobs/count_leased_by_partition", asked)}
+        case KeyUsage():
             rows = await fetch(session, "rate_usage/select", asked)
             return {row["key"]: decode_usage(row["usage"], of=f"partition {row['key']!r}") for row in rows}
 
@@ -331,15 +331,15 @@ def _candidates(rows: list[asyncpg.Record]) -> list[Candidate]:
     return [Candidate(*row) for row in rows if not is_unreadable(row["due_at"])]
 
 
-def _noted(note: Note) -> dict[str, Any]:
-    keys = list(note.usage_by_key)
+def _usage_parameters(queue: QueueUsage) -> dict[str, Any]:
+    keys = list(queue.usage_by_key)
     return {
-        "queue": note.queue,
-        "last_key": note.last_key,
-        "usage": None if note.usage is None else encode_usage(note.usage),
+        "queue": queue.queue,
+        "last_key": queue.last_key,
+        "usage": None if queue.usage is None else encode_usage(queue.usage),
         "keys": keys,
-        "usages": [encode_usage(note.usage_by_key[key]) for key in keys],
-        "untils": [note.until[key] for key in keys],
+        "usages": [encode_usage(queue.usage_by_key[key]) for key in keys],
+        "untils": [queue.until[key] for key in keys],
     }
 
 

@@ -41,7 +41,7 @@ class PostgresQueues:
         values = _values(name, actor)
 
         async def work(session: Session) -> bool:
-            # First alone: what a claim notes while its end is waited for would not be seen by the statement that waits.
+            # The lock first: a statement that waits for it would not see the usage that the other transaction records.
             await fetch(session, "queues/lock", {"name": name})
             [row] = await fetch(session, "queues/delete", values)
             return bool(row[0])
@@ -56,13 +56,13 @@ class PostgresQueues:
         for _ in range(CONFLICTS_MAX):
             if rows := await self._changed(statement, name, actor, values, **detail):
                 return queue_from(rows[0])
-        raise StoreUnavailable(f"queue {name!r} is made and removed by others all the time; try again")
+        raise StoreUnavailable(f"queue {name!r} was changed by other transactions each time; try again")
 
     async def _changed(
         self, statement: str, name: str, actor: Actor, values: dict[str, Any], **detail: Any
     ) -> list[asyncpg.Record]:
-        """The queue once it is as asked for; as it stands, if it was that before. Then it is read by another statement:
-        a statement that has waited for another change does not see it."""
+        """The queue after the change. If the change had no effect, the queue is read by another statement: one that has
+        waited for another transaction does not see its change."""
         asked = {**_values(name, actor, **detail), **values}
         rows = await self._connections.write("store", lambda session: fetch(session, statement, asked))
         self._wake({name})
@@ -81,5 +81,5 @@ def queue_from(row: asyncpg.Record) -> QueueRecord:
         limits=limits_from(row),
         paused_at=row["paused_at"],
         updated_at=row["updated_at"],
-        held=row["held"],
+        leased=row["leased"],
     )

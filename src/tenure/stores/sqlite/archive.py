@@ -261,7 +261,7 @@ def _restore_record(session: Session, record: ArchiveRecord) -> None:
 
 def _restore_job(session: Session, kept: ArchivedJob, token: str | None) -> None:
     letters = () if kept.dead_letter is None else (kept.dead_letter,)
-    for record in (*letters, *kept.signals, *kept.answers):
+    for record in (*letters, *kept.signals, *kept.deduplicated_requests):
         _insert(session, ARCHIVE_TABLES[type(record)], encode_record(record))
     job = kept.job
     last = {"job_id": text(job.id), "rev": job.rev}
@@ -331,7 +331,7 @@ def _decode_page(
 def _with_records(session: Session, jobs: Sequence[Job]) -> list[ArchivedJob]:
     letters = _of_jobs(session, jobs, DeadLetterRecord, "at")
     signals = _of_jobs(session, jobs, SignalRecord, "rev")
-    answers = _of_jobs(session, jobs, DeduplicatedRequest, "request_id")
+    deduplicated = _of_jobs(session, jobs, DeduplicatedRequest, "request_id")
     artifacts = _of_jobs(session, jobs, ArtifactRecord, "name")
     steps: dict[str, int] = dict(session.execute("steps/count", {"ids": json_list(text(job.id) for job in jobs)}))
     return [
@@ -339,7 +339,7 @@ def _with_records(session: Session, jobs: Sequence[Job]) -> list[ArchivedJob]:
             job=job,
             dead_letter=next(iter(letters[job.id]), None),
             signals=signals[job.id],
-            answers=answers[job.id],
+            deduplicated_requests=deduplicated[job.id],
             artifacts=artifacts[job.id],
             step_count=steps.get(text(job.id), 0),
         )

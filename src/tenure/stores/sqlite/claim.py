@@ -81,13 +81,13 @@ class _ClaimRun:
     def _claim_within_limits(self, limited: dict[str, LimitedQueue]) -> bool:
         now, room = self._session.now, self._request.limit - len(self.claimed)
         choice = choose_within_limits(self._session, self._request, room, limited, self._quarantine)
-        if choice.again_at is not None:
-            self.retry_after_seconds = (choice.again_at - now).total_seconds()
+        if choice.retry_at is not None:
+            self.retry_after_seconds = (choice.retry_at - now).total_seconds()
         before = len(self.claimed)
         poisoned = self._lease(self._fitting(self._read([text(one.id) for one in choice.chosen])))
         new = self.claimed[before:]
         at = max((job.updated_at for job in new), default=now)
-        record_usage(self._session, choice.notes((job.id for job in new), at))
+        record_usage(self._session, choice.usage((job.id for job in new), at))
         return poisoned
 
     def _read(self, ids: list[str]) -> list[Job]:

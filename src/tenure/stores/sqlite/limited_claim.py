@@ -13,19 +13,19 @@ from tenure.stores.contract import ClaimRequest
 from tenure.stores.limited_claim import (
     PINNED_MAX,
     Choice,
-    InOrder,
-    Keys,
-    LeasedByKey,
+    DueJobs,
+    DueJobsOfKeys,
+    KeyUsage,
+    LeasedCounts,
     LimitedQueue,
-    Note,
-    OfKeys,
-    Question,
-    UsageByKey,
-    answered,
+    LimitRead,
+    PartitionKeys,
+    QueueUsage,
     choose,
     decode_limits,
     decode_usage,
     encode_usage,
+    run_choice,
     with_pinned,
 )
 from tenure.stores.quarantine import UNREADABLE, Quarantine
@@ -54,8 +54,8 @@ def choose_within_limits(
     session: Session, request: ClaimRequest, limit: int, limited: dict[str, LimitedQueue], quarantine: Quarantine
 ) -> Choice:
     """The jobs that the limits allow now."""
-    choosing = choose(request.queues, limit, limited=limited, now=session.now)
-    return answered(choosing, _LimitReads(session, request, quarantine).answer)
+    reads = choose(request.queues, limit, limited=limited, now=session.now)
+    return run_choice(reads, _LimitReads(session, request, quarantine).execute)
 
 
 class _LimitReads:
@@ -66,25 +66,25 @@ class _LimitReads:
         now, quarantined = micros(session.now), json_list(quarantine.ids())
         self._due = {"kinds": json_list(request.kinds), "now": now, "quarantined": quarantined}
 
-    def answer(self, question: Question) -> Any:
-        answer = self._unpinned(question)
-        if self._code_version is None or isinstance(question, LeasedByKey | UsageByKey):
-            return answer
-        wanted = {"queues": json_list([question.queue]), "code_version": self._code_version, "limit": PINNED_MAX}
+    def execute(self, read: LimitRead) -> Any:
+        result = self._unpinned(read)
+        if self._code_version is None or isinstance(read, LeasedCounts | KeyUsage):
+            return result
+        wanted = {"queues": json_list([read.queue]), "code_version": self._code_version, "limit": PINNED_MAX}
         rows = self._rows("jobs/select_due_pinned", {**self._due, **wanted})
-        return with_pinned(question, answer, [one for row in rows for one in self._candidate(*row)])
+        return with_pinned(read, result, [one for row in rows for one in self._candidate(*row)])
 
-    def _unpinned(self, question: Question) -> Any:
-        match question:
-            case InOrder(queue, limit):
+    def _unpinned(self, read: LimitRead) -> Any:
+        match read:
+            case DueJobs(queue, limit):
                 return self._in_order(queue, limit)
-            case Keys():
-                return [key for (key,) in self._rows("jobs/select_partitions", msgspec.structs.asdict(question))]
-            case OfKeys(queue, keys, each):
+            case PartitionKeys():
+                return [key for (key,) in self._rows("jobs/select_partitions", msgspec.structs.asdict(read))]
+            case DueJobsOfKeys(queue, keys, each):
                 return [candidate for key in keys for candidate in self._of_partition(queue, key, each)]
-            case LeasedByKey(queue):
+            case LeasedCounts(queue):
                 return dict(self._rows("jobs/count_leased_by_partition", {"queue": queue}))
-            case UsageByKey(queue, keys):
+            case KeyUsage(queue, keys):
                 rows = self._rows("rate_usage/select", {"queue": queue, "keys": json_list(keys)})
                 return {key: decode_usage(usage, of=f"partition {key!r}") for key, usage in rows}
 
@@ -120,14 +120,14 @@ class _LimitReads:
         return self._session.execute(name, parameters).fetchall()
 
 
-def record_usage(session: Session, notes: Iterable[Note]) -> None:
+def record_usage(session: Session, queues: Iterable[QueueUsage]) -> None:
     """Record the rate usage, and the partition that was served last."""
-    for note in notes:
-        usage = None if note.usage is None else encode_usage(note.usage)
-        session.execute("queues/update_usage", {"queue": note.queue, "last_key": note.last_key, "usage": usage})
-        for key, key_usage in note.usage_by_key.items():
-            until_at = micros(note.until[key])
-            parameters = {"queue": note.queue, "key": key, "usage": encode_usage(key_usage), "until_at": until_at}
+    for queue in queues:
+        usage = None if queue.usage is None else encode_usage(queue.usage)
+        session.execute("queues/update_usage", {"queue": queue.queue, "last_key": queue.last_key, "usage": usage})
+        for key, key_usage in queue.usage_by_key.items():
+            until_at = micros(queue.until[key])
+            parameters = {"queue": queue.queue, "key": key, "usage": encode_usage(key_usage), "until_at": until_at}
             session.execute("rate_usage/upsert", parameters)
-        if note.usage_by_key:
-            session.execute("rate_usage/delete_expired", {"queue": note.queue, "now": micros(session.now)})
+        if queue.usage_by_key:
+            session.execute("rate_usage/delete_expired", {"queue": queue.queue, "now": micros(session.now)})

@@ -60,7 +60,7 @@ def list_queues(session: Session, name: str | None = None) -> list[QueueRecord]:
             limits=decode_limits(limits),
             paused_at=optional_timestamp(paused_at),
             updated_at=timestamp(updated_at),
-            held=leased,
+            leased=leased,
         )
         for queue, paused_at, *limits, updated_at, leased in session.execute("queues/select", {"name": name})
     ]

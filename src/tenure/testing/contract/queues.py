@@ -38,7 +38,7 @@ class QueueContract:
         assert not await queues.forget("mail", actor=OPERATOR)
         rules = QueueLimits(concurrency_max=3, key_rate=Rate(10, 1), fair=True)
         put = await queues.put("mail", rules, actor=OPERATOR)
-        assert (put.name, put.limits, put.paused_at, put.held) == ("mail", rules, None, 0)
+        assert (put.name, put.limits, put.paused_at, put.leased) == ("mail", rules, None, 0)
         clock.advance(5)
         paused = await queues.pause("mail", actor=OPERATOR)
         assert (paused.limits, paused.paused_at) == (rules, await drive.store.now())
@@ -91,25 +91,25 @@ class QueueContract:
     async def test_no_more_jobs_are_leased_than_the_concurrency_limit(self, drive: Driver) -> None:
         await self.rule(drive, concurrency_max=3)
         added = [await drive.add() for _ in range(6)]
-        held = await drive.claim(limit=2) + await drive.claim(limit=10)
-        assert ids(held) == ids(added[:3])
+        claimed = await drive.claim(limit=2) + await drive.claim(limit=10)
+        assert ids(claimed) == ids(added[:3])
         assert await drive.claim(limit=10) == []
         [known] = await drive.store.queues.known()
-        assert known.held == 3
-        await drive.apply(held[1], Complete("null"))
+        assert known.leased == 3
+        await drive.apply(claimed[1], Complete("null"))
         assert ids(await drive.claim(limit=10)) == [added[3].id]
-        await drive.apply(held[0], Release())
+        await drive.apply(claimed[0], Release())
         assert ids(await drive.claim(limit=10)) == [added[0].id]
 
     async def test_a_limit_counts_jobs_claimed_before_it_was_set(self, drive: Driver) -> None:
         for _ in range(5):
             await drive.add()
-        held = await drive.claim(limit=3)
+        claimed = await drive.claim(limit=3)
         await self.rule(drive, concurrency_max=2)
         assert await drive.claim(limit=10) == []
-        await drive.apply(held[0], Complete("null"))
+        await drive.apply(claimed[0], Complete("null"))
         assert await drive.claim(limit=10) == []
-        await drive.apply(held[1], Complete("null"))
+        await drive.apply(claimed[1], Complete("null"))
         assert len(await drive.claim(limit=10)) == 1
 
     async def test_a_job_that_lost_its_worker_no_longer_counts_against_the_limit(
@@ -130,9 +130,9 @@ class QueueContract:
     async def test_a_key_at_its_limit_does_not_block_other_keys(self, drive: Driver) -> None:
         await self.rule(drive, key_concurrency_max=1)
         a1, _, b1, _, free, free_too = await self.fill(drive, "a", "a", "b", "b", None, None)
-        held = await drive.claim(limit=10)
-        assert ids(held) == ids([a1, b1, free, free_too])
-        await drive.apply(held[1], Complete("null"))
+        claimed = await drive.claim(limit=10)
+        assert ids(claimed) == ids([a1, b1, free, free_too])
+        await drive.apply(claimed[1], Complete("null"))
         assert keys(await drive.claim(limit=10)) == ["b"]
 
     async def test_queue_limits_and_key_limits_apply_together(self, drive: Driver) -> None:

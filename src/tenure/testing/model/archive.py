@@ -42,8 +42,8 @@ from tenure.stores.contract.archive import (
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.testing.clock import START
 from tenure.testing.model.archived_outbox import OUTBOX_RECORDS, outbox_records, record_as, restore_outbox
-from tenure.testing.model.queues import RuleBook
-from tenure.testing.model.rows import AnsweredEnqueue, WonClaim
+from tenure.testing.model.queues import ModelQueue
+from tenure.testing.model.rows import DeduplicatedEnqueue, WonClaim
 
 if TYPE_CHECKING:
     from tenure.testing.model.store import ModelStore
@@ -72,10 +72,15 @@ class ModelArchive:
 
     def _require_empty(self) -> None:
         model = self._model
-        tables = {"jobs": model._rows, "claims": model._claims, "answers": model._answers, "messages": model._outbox}
-        tables |= {"queues": model._books, "schedules": model._schedules, "endpoints": model._endpoints}
-        if held := [name for name, rows in tables.items() if rows]:
-            raise NotEmpty("the model", held)
+        tables = {
+            "jobs": model._rows,
+            "claims": model._claims,
+            "deduplicated_requests": model._deduplicated,
+            "outbox": model._outbox,
+        }
+        tables |= {"queues": model._queues, "schedules": model._schedules, "endpoints": model._endpoints}
+        if nonempty := [name for name, rows in tables.items() if rows]:
+            raise NotEmpty("the model", nonempty)
 
 
 class ModelSnapshot:
@@ -135,25 +140,25 @@ class ModelSnapshot:
         if kind is ReservationRecord:
             return [*model._reservations.values()]
         if kind is QueueState:
-            return [_queue_state(book) for book in model._books.values()]
+            return [_queue_state(queue) for queue in model._queues.values()]
         if kind is KeyRateUsage:
             return [
-                KeyRateUsage(queue=queue, key=key, usage=usage, until_at=at)
-                for queue, book in model._books.items()
-                for key, usage in book.usage_by_key.items()
+                KeyRateUsage(queue=name, key=key, usage=usage, until_at=at)
+                for name, queue in model._queues.items()
+                for key, usage in queue.usage_by_key.items()
             ]
         return []
 
     async def _kept(self, job_id: UUID) -> ArchivedJob:
         model = self._model
-        answers = [(name, answer) for name, answer in sorted(model._answers.items()) if answer.job_id == job_id]
+        deduplicated = [(name, one) for name, one in sorted(model._deduplicated.items()) if one.job_id == job_id]
         return ArchivedJob(
             job=(await model.read([job_id]))[job_id],
             dead_letter=await model.dead_letter(job_id),
             signals=tuple(await model.signals(job_id)),
-            answers=tuple(
+            deduplicated_requests=tuple(
                 DeduplicatedRequest(request_id=name, job_id=job_id, digest=one.body[0], detail=one.body[1], at=START)
-                for name, one in answers
+                for name, one in deduplicated
             ),
             artifacts=tuple(await model.artifacts(job_id)),
             step_count=len(model._steps.get(job_id, ())),
@@ -188,11 +193,11 @@ class ModelRestore:
                 place = (record.root_id, record.unit, record.job_id, record.attempt, record.key)
                 self._model._reservations[place] = record
             elif isinstance(record, QueueState):
-                self._model._books[record.name] = _book(record)
+                self._model._queues[record.name] = _model_queue(record)
             elif isinstance(record, KeyRateUsage):
-                book = self._model._books[record.queue]
-                usage = book.usage_by_key | {record.key: record.usage}
-                self._model._books[record.queue] = msgspec.structs.replace(book, usage_by_key=usage)
+                queue = self._model._queues[record.queue]
+                usage = queue.usage_by_key | {record.key: record.usage}
+                self._model._queues[record.queue] = msgspec.structs.replace(queue, usage_by_key=usage)
 
     async def write_events(self, events: Sequence[Event]) -> None:
         for place, event in enumerate(events):
@@ -215,7 +220,10 @@ class ModelRestore:
                 model._dead_letters[job_id] = one.dead_letter
             if one.signals:
                 model._signals[job_id] = list(one.signals)
-            model._answers |= {its.request_id: AnsweredEnqueue((its.digest, its.detail), job_id) for its in one.answers}
+            model._deduplicated |= {
+                its.request_id: DeduplicatedEnqueue((its.digest, its.detail), job_id)
+                for its in one.deduplicated_requests
+            }
 
     async def write_artifact(self, record: ArtifactRecord, body: bytes) -> None:
         made = Artifact(name=record.name, media_type=record.media_type, body=body)
@@ -238,15 +246,15 @@ class ModelRestore:
         return next((job_id for job_id in self._model._histories if job_id not in self._model._rows), None)
 
 
-def _queue_state(book: RuleBook) -> QueueState:
-    record, usage = book.record, book.usage if book.usage != RateUsage() else None
+def _queue_state(queue: ModelQueue) -> QueueState:
+    record, usage = queue.record, queue.usage if queue.usage != RateUsage() else None
     facts = {name: getattr(record, name) for name in ("name", "limits", "paused_at", "updated_at")}
-    return QueueState(last_key=book.last_key, usage=usage, **facts)
+    return QueueState(last_key=queue.last_key, usage=usage, **facts)
 
 
-def _book(state: QueueState) -> RuleBook:
+def _model_queue(state: QueueState) -> ModelQueue:
     facts = {name: getattr(state, name) for name in ("name", "limits", "paused_at", "updated_at")}
-    return RuleBook(record=QueueRecord(**facts), last_key=state.last_key, usage=state.usage or RateUsage())
+    return ModelQueue(record=QueueRecord(**facts), last_key=state.last_key, usage=state.usage or RateUsage())
 
 
 def _pages(items: Sequence[T], limit: int) -> Iterator[Sequence[T]]:

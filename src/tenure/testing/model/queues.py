@@ -21,16 +21,16 @@ from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import ClaimRequest, QueueRecord
 from tenure.stores.limited_claim import (
     Choice,
-    InOrder,
-    Keys,
-    LeasedByKey,
+    DueJobs,
+    DueJobsOfKeys,
+    KeyUsage,
+    LeasedCounts,
     LimitedQueue,
-    Note,
-    OfKeys,
-    Question,
-    UsageByKey,
-    answered,
+    LimitRead,
+    PartitionKeys,
+    QueueUsage,
     choose,
+    run_choice,
 )
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.rows import claimable
@@ -38,7 +38,7 @@ from tenure.testing.model.rows import claimable
 Rows = dict[Any, Job]
 
 
-class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
+class ModelQueue(msgspec.Struct, frozen=True, kw_only=True):
     """The model's record of a queue."""
 
     record: QueueRecord
@@ -54,86 +54,86 @@ class RuleBook(msgspec.Struct, frozen=True, kw_only=True):
 class ModelQueues:
     """The queue operations of the model, over its queue records and rows."""
 
-    def __init__(self, model: object, books: dict[str, RuleBook], rows: Rows, clock: ManualClock) -> None:
-        self._model, self._books, self._rows, self._clock = model, books, rows, clock
+    def __init__(self, model: object, queues_by_name: dict[str, ModelQueue], rows: Rows, clock: ManualClock) -> None:
+        self._model, self._queues, self._rows, self._clock = model, queues_by_name, rows, clock
 
     async def known(self) -> list[QueueRecord]:
-        return [self._shown(self._books[name]) for name in sorted(self._books)]
+        return [self._with_leased(self._queues[name]) for name in sorted(self._queues)]
 
     async def put(self, name: str, limits: QueueLimits, *, actor: Actor) -> QueueRecord:
-        return self._keep(self._there(name), limits=limits)
+        return self._keep(self._queue(name), limits=limits)
 
     async def pause(self, name: str, *, actor: Actor) -> QueueRecord:
-        book = self._there(name)
-        return self._keep(book, paused_at=book.record.paused_at or self._clock.now())
+        queue = self._queue(name)
+        return self._keep(queue, paused_at=queue.record.paused_at or self._clock.now())
 
     async def resume(self, name: str, *, actor: Actor) -> QueueRecord | None:
-        book = self._there(name)
-        return self._keep(book, paused_at=None) if name in self._books else None
+        queue = self._queue(name)
+        return self._keep(queue, paused_at=None) if name in self._queues else None
 
     async def forget(self, name: str, *, actor: Actor) -> bool:
-        self._there(name)
-        return self._books.pop(name, None) is not None
+        self._queue(name)
+        return self._queues.pop(name, None) is not None
 
-    def _there(self, name: str) -> RuleBook:
+    def _queue(self, name: str) -> ModelQueue:
         check_name(name, "queue")
         require_no_open_block(self._model)
         record = QueueRecord(name=name, limits=NO_LIMITS, paused_at=None, updated_at=self._clock.now())
-        return self._books.get(name, RuleBook(record=record))
+        return self._queues.get(name, ModelQueue(record=record))
 
-    def _keep(self, book: RuleBook, **changed: Any) -> QueueRecord:
-        """A record that does not change is left as it is."""
-        record = msgspec.structs.replace(book.record, **changed)
-        if record != book.record or record.name not in self._books:
+    def _keep(self, queue: ModelQueue, **changed: Any) -> QueueRecord:
+        """Update the queue, and its time if that changes the record."""
+        record = msgspec.structs.replace(queue.record, **changed)
+        if record != queue.record or record.name not in self._queues:
             record = msgspec.structs.replace(record, updated_at=self._clock.now())
-        kept = self._books[record.name] = msgspec.structs.replace(book, record=record)
-        return self._shown(kept)
+        kept = self._queues[record.name] = msgspec.structs.replace(queue, record=record)
+        return self._with_leased(kept)
 
-    def _shown(self, book: RuleBook) -> QueueRecord:
-        held = sum(job.leased and job.queue == book.record.name for job in self._rows.values())
-        return msgspec.structs.replace(book.record, held=held)
+    def _with_leased(self, queue: ModelQueue) -> QueueRecord:
+        leased = sum(job.leased and job.queue == queue.record.name for job in self._rows.values())
+        return msgspec.structs.replace(queue.record, leased=leased)
 
 
-def choice_by_rules(
-    request: ClaimRequest, books: dict[str, RuleBook], jobs: Iterable[Job], now: datetime
+def choose_within_limits(
+    request: ClaimRequest, queues_by_name: dict[str, ModelQueue], jobs: Iterable[Job], now: datetime
 ) -> Choice | None:
     """The jobs that the limits admit; None if no queue has limits."""
     limited = {
         name: LimitedQueue(
             name=name,
-            limits=book.record.limits,
-            paused=book.record.paused_at is not None,
-            last_key=book.last_key,
-            usage=book.usage,
+            limits=queue.record.limits,
+            paused=queue.record.paused_at is not None,
+            last_key=queue.last_key,
+            usage=queue.usage,
         )
-        for name, book in books.items()
-        if name in request.queues and book.limited
+        for name, queue in queues_by_name.items()
+        if name in request.queues and queue.limited
     }
     if not limited:
         return None
     here = [job for job in jobs if job.queue in request.queues]
-    asking = choose(request.queues, request.limit, limited=limited, now=now)
-    return answered(asking, lambda question: _answer(question, request, books, here, now))
+    reads = choose(request.queues, request.limit, limited=limited, now=now)
+    return run_choice(reads, lambda read: _result(read, request, queues_by_name, here, now))
 
 
-def _answer(
-    question: Question, request: ClaimRequest, books: dict[str, RuleBook], jobs: Sequence[Job], now: datetime
+def _result(
+    read: LimitRead, request: ClaimRequest, queues_by_name: dict[str, ModelQueue], jobs: Sequence[Job], now: datetime
 ) -> Any:
-    mine = [job for job in jobs if job.queue == question.queue]
-    match question:
-        case InOrder(_, limit):
+    mine = [job for job in jobs if job.queue == read.queue]
+    match read:
+        case DueJobs(_, limit):
             return _due(mine, request, now)[:limit]
-        case Keys(_, after, limit):
+        case PartitionKeys(_, after, limit):
             served = [job for job in mine if job.pinned_version in (None, request.code_version)]
             waiting = {job.origin.partition_key for job in served if job.status in READY and job.due_at is not None}
             return sorted(key for key in waiting if key is not None and key > after)[:limit]
-        case OfKeys(_, keys, each):
+        case DueJobsOfKeys(_, keys, each):
             due = _due(mine, request, now)
             return [one for key in keys for one in [one for one in due if one.key == key][:each]]
-        case LeasedByKey():
+        case LeasedCounts():
             return Counter(job.origin.partition_key for job in mine if job.leased)
-        case UsageByKey(queue, keys):
-            usage = books[queue].usage_by_key
+        case KeyUsage(queue, keys):
+            usage = queues_by_name[queue].usage_by_key
             return {key: usage[key] for key in keys if key in usage}
 
 
@@ -146,15 +146,15 @@ def _due(jobs: Iterable[Job], request: ClaimRequest, now: datetime) -> list[Cand
     return sorted(due, key=candidate_order)
 
 
-def noted(books: dict[str, RuleBook], notes: Iterable[Note]) -> dict[str, RuleBook]:
+def with_usage(queues_by_name: dict[str, ModelQueue], used: Iterable[QueueUsage]) -> dict[str, ModelQueue]:
     """The queue records after a claim."""
-    kept = dict(books)
-    for note in notes:
-        book = kept[note.queue]
-        kept[note.queue] = msgspec.structs.replace(
-            book,
-            last_key=book.last_key if note.last_key is None else note.last_key,
-            usage=book.usage if note.usage is None else note.usage,
-            usage_by_key={**book.usage_by_key, **note.usage_by_key},
+    kept = dict(queues_by_name)
+    for usage in used:
+        queue = kept[usage.queue]
+        kept[usage.queue] = msgspec.structs.replace(
+            queue,
+            last_key=queue.last_key if usage.last_key is None else usage.last_key,
+            usage=queue.usage if usage.usage is None else usage.usage,
+            usage_by_key={**queue.usage_by_key, **usage.usage_by_key},
         )
     return kept

@@ -28,7 +28,7 @@ from tenure.stores.contract.retention import PRUNE_BATCH, WORKER_SLACK_SECONDS
 from tenure.stores.validation import validate_after, validate_prunable, validate_resolution
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.content import ModelContent
-from tenure.testing.model.rows import AnsweredEnqueue, Body, superseded
+from tenure.testing.model.rows import Body, DeduplicatedEnqueue, superseded
 
 ERASED = "null"
 
@@ -39,7 +39,7 @@ class ModelRetention(ModelContent):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self._bodies: dict[UUID, Body] = {}
-        self._answers: dict[str, AnsweredEnqueue] = {}
+        self._deduplicated: dict[str, DeduplicatedEnqueue] = {}
         self._histories: dict[UUID, list[Event]] = {}
         self._log: list[Event] = []
         self._dead_letters: dict[UUID, DeadLetterRecord] = {}
@@ -125,7 +125,7 @@ class ModelRetention(ModelContent):
         self._drop_artifacts(gone)
         self._budgets = {key: kept for key, kept in self._budgets.items() if key[0] not in gone}
         self._reservations = {key: kept for key, kept in self._reservations.items() if key[0] not in gone}
-        self._answers = {name: answer for name, answer in self._answers.items() if answer.job_id not in gone}
+        self._deduplicated = {name: answer for name, answer in self._deduplicated.items() if answer.job_id not in gone}
         self._log = [event for event in self._log if event.job_id not in gone]
 
     def _blank(self, prunable: VerboseEvents, limit: int) -> PrunedBatch:

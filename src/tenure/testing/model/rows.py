@@ -30,7 +30,7 @@ Body = tuple[str, str | None]
 """What identifies a repeated enqueue."""
 
 
-class AnsweredEnqueue(msgspec.Struct, frozen=True):
+class DeduplicatedEnqueue(msgspec.Struct, frozen=True):
     """An enqueue that was deduplicated to another job."""
 
     body: Body
@@ -42,14 +42,16 @@ class WonClaim(msgspec.Struct, frozen=True):
     job_ids: tuple[UUID, ...]
 
 
-def same_answer(request: EnqueueRequest, rows: dict[UUID, Job], answers: dict[str, AnsweredEnqueue]) -> Job | None:
+def deduplicated_job(
+    request: EnqueueRequest, rows: dict[UUID, Job], deduplicated: dict[str, DeduplicatedEnqueue]
+) -> Job | None:
     """The job that this request was deduplicated to, also after that job has ended."""
-    answer = answers.get(request.request_id)
-    if answer is None:
+    earlier = deduplicated.get(request.request_id)
+    if earlier is None:
         return None
-    if answer.body != body_of(request):
-        raise RequestIdReused(request.request_id, current=without_token(rows[answer.job_id]))
-    return rows[answer.job_id]
+    if earlier.body != body_of(request):
+        raise RequestIdReused(request.request_id, current=without_token(rows[earlier.job_id]))
+    return rows[earlier.job_id]
 
 
 def same_enqueue(request: EnqueueRequest, rows: dict[UUID, Job], bodies: dict[UUID, Body]) -> Job | None:

@@ -64,14 +64,15 @@ from tenure.stores.validation import (
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.archive import ModelArchive
 from tenure.testing.model.commit_block import ModelCommitBlock
-from tenure.testing.model.queues import ModelQueues, RuleBook, choice_by_rules, noted
+from tenure.testing.model.queues import ModelQueue, ModelQueues, choose_within_limits, with_usage
 from tenure.testing.model.retention import ModelRetention
 from tenure.testing.model.rows import (
     POSITION_DIGITS,
-    AnsweredEnqueue,
+    DeduplicatedEnqueue,
     WonClaim,
     body_of,
     claimable,
+    deduplicated_job,
     event_matches,
     is_due,
     job_matches,
@@ -79,7 +80,6 @@ from tenure.testing.model.rows import (
     needs_attention,
     pinned_jobs,
     position,
-    same_answer,
     same_dedupe,
     same_enqueue,
     tallies,
@@ -100,7 +100,7 @@ class ModelStore(ModelRetention):
         super().__init__(clock)
         self._claims: dict[str, WonClaim] = {}
         self._schedules: dict[str, ScheduleRecord] = {}
-        self._books: dict[str, RuleBook] = {}
+        self._queues: dict[str, ModelQueue] = {}
         self._next_position = 1
 
     @property
@@ -109,7 +109,7 @@ class ModelStore(ModelRetention):
 
     @property
     def queues(self) -> ModelQueues:
-        return ModelQueues(self, self._books, self._rows, self._clock)
+        return ModelQueues(self, self._queues, self._rows, self._clock)
 
     def copy(self) -> ModelStore:
         """Another model in the same state."""
@@ -177,23 +177,23 @@ class ModelStore(ModelRetention):
         if after is not None:
             await after
         require_no_open_block(self)
-        rows, bodies, remembered = dict(self._rows), dict(self._bodies), dict(self._answers)
+        rows, bodies, deduplicated = dict(self._rows), dict(self._bodies), dict(self._deduplicated)
         written: list[Event] = []
-        answers: list[EnqueueResult] = []
+        results: list[EnqueueResult] = []
         for request in requests:
-            there = same_answer(request, rows, remembered) or same_enqueue(request, rows, bodies)
+            there = deduplicated_job(request, rows, deduplicated) or same_enqueue(request, rows, bodies)
             if there is None and (there := same_dedupe(request, rows.values())) is not None:
-                remembered[request.request_id] = AnsweredEnqueue(body_of(request), there.id)
+                deduplicated[request.request_id] = DeduplicatedEnqueue(body_of(request), there.id)
             if there is not None:
-                answers.append(EnqueueResult(without_token(there), created=False))
+                results.append(EnqueueResult(without_token(there), created=False))
                 continue
             event, job = request.decide(self._clock.now())
             rows[job.id], bodies[job.id] = job, body_of(request)
             written.append(event)
-            answers.append(EnqueueResult(job, created=True))
-        self._rows, self._bodies, self._answers = rows, bodies, remembered
+            results.append(EnqueueResult(job, created=True))
+        self._rows, self._bodies, self._deduplicated = rows, bodies, deduplicated
         self._append(written)
-        return answers
+        return results
 
     # Claim
 
@@ -213,14 +213,14 @@ class ModelStore(ModelRetention):
 
     def _take(self, request: ClaimRequest) -> list[Job]:
         now = self._clock.now()
-        choice = choice_by_rules(request, self._books, self._rows.values(), now)
+        choice = choose_within_limits(request, self._queues, self._rows.values(), now)
         if choice is None:
             wanted = [job for job in self._rows.values() if claimable(job, request, now)]
             taken = batch(sorted(wanted, key=claim_order), request.limit)
         else:
             taken = [self._rows[one.id] for one in choice.chosen]
             at = max((now, *(job.updated_at for job in taken)))
-            self._books = noted(self._books, choice.notes((job.id for job in taken), at))
+            self._queues = with_usage(self._queues, choice.usage((job.id for job in taken), at))
         claim = Claim(request.token, request.code_version)
         operations = (claim, Start()) if request.start else (claim,)
         for job in taken:

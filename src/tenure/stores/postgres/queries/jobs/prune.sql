@@ -23,6 +23,6 @@ steps as (delete from tenure.steps using doomed where job_id = doomed.id),
 budgets as (delete from tenure.budgets using doomed where root_id = doomed.id),
 reservations as (delete from tenure.reservations using doomed where root_id = doomed.id),
 artifacts as (delete from tenure.artifacts using doomed where job_id = doomed.id),
-answers as (delete from tenure.deduplicated_requests using doomed where job_id = doomed.id),
+deduplicated as (delete from tenure.deduplicated_requests using doomed where job_id = doomed.id),
 jobs as (delete from tenure.jobs job using doomed where job.id = doomed.id returning job.id)
 select (select count(*) from jobs) as removed, array(select claimed.request_id from claimed) as claims
