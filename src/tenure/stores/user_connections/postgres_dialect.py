@@ -30,8 +30,8 @@ from tenure.stores.contract import (
     redacted,
     without_token,
 )
-from tenure.stores.postgres.connections import DEDUPE_STATE, GUARD_STATE, REUSED_STATE
-from tenure.stores.postgres.enqueue import TakenKey, dedupe_conflict, enqueue_parameters, new_job
+from tenure.stores.postgres.connections import GUARD_STATE, REUSED_STATE
+from tenure.stores.postgres.enqueue import TakenKey, enqueue_parameters, new_job
 from tenure.stores.sql_files import numbered
 from tenure.stores.user_connections.protocol import UserConnection
 
@@ -122,9 +122,7 @@ class PostgresDialect:
 
     async def post(self, user: UserConnection, messages: Sequence[OutboxMessage]) -> None:
         """Write messages of no job."""
-        text = await _call(user, "post", _encode({"messages": messages}).decode())
-        if (known := msgspec.json.decode(text, type=_CommitReply).known) is not None:
-            raise errors.InvalidInput("id", f"message {known} exists already; make a new id for each message")
+        _decode_reply(await _call(user, "post", _encode({"messages": messages}).decode()))
 
 
 async def _commit(user: UserConnection, request: Request, change: Change | None, content: Any) -> _CommitReply:
@@ -134,9 +132,14 @@ async def _commit(user: UserConnection, request: Request, change: Change | None,
         if any(state == SERIALIZATION_STATE for state, _ in _states(error)):
             raise _stale_snapshot(request) from error
         raise
-    reply = msgspec.json.decode(text, type=_CommitReply)
+    reply = _decode_reply(text)
     if reply.taken is not None:
         raise errors.InvalidInput("artifact", f"{reply.taken!r} already belongs to job {request.job_id}; rename it")
+    return reply
+
+
+def _decode_reply(text: str) -> _CommitReply:
+    reply = msgspec.json.decode(text, type=_CommitReply)
     if reply.known is not None:
         raise errors.InvalidInput("id", f"message {reply.known} exists already; make a new id for each message")
     return reply
@@ -197,9 +200,8 @@ def _own_error(error: Exception, *, needs: str) -> errors.TenureError | None:
     """Translate an error of the user's driver by its SQLSTATE. None: it is not one of the schema's."""
     for state, cause in _states(error):
         if state == REUSED_STATE:
-            return errors.RequestIdReused(_detail(cause) or str(cause))
-        if state == DEDUPE_STATE and (detail := _detail(cause)):
-            return dedupe_conflict(detail)
+            detail = getattr(cause, "detail", None) or getattr(getattr(cause, "diag", None), "message_detail", None)
+            return errors.RequestIdReused(detail or str(cause))
         if state == GUARD_STATE:
             return errors.GuardViolated(str(cause))
         if state == PRIVILEGE_STATE:
@@ -208,11 +210,6 @@ def _own_error(error: Exception, *, needs: str) -> errors.TenureError | None:
             problem = f"the database of this connection has no tenure schema, or an older one ({cause})"
             return errors.SchemaMismatch(f"{problem}; run `tenure migrate` on it, or connect to the app's database")
     return None
-
-
-def _detail(error: BaseException) -> str | None:
-    diagnosis = getattr(error, "diag", None)
-    return getattr(error, "detail", None) or getattr(diagnosis, "message_detail", None)
 
 
 def _states(error: BaseException | None) -> Iterator[tuple[str | None, BaseException]]:

@@ -6,9 +6,10 @@ A failed call is rolled back to a savepoint. The user's transaction, factories a
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tenure.errors import GuardViolated, InvalidInput
 from tenure.seams import Clock
@@ -25,6 +26,8 @@ from tenure.stores.sqlite.policies import SqlitePolicies
 from tenure.stores.sqlite.session import Session, set_writer
 from tenure.stores.user_connections.protocol import UserConnection
 
+T = TypeVar("T")
+
 DEADLINE_SECONDS_MAX = BLOCK_SHARE * BUSY_SECONDS
 """A transaction that holds the write lock for longer makes other writers fail, heartbeats among them."""
 
@@ -37,45 +40,37 @@ class SqliteDialect:
 
     async def enqueue(self, user: UserConnection, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         """Add jobs; the results are in the order of the requests."""
-
-        def work(connection: sqlite3.Connection) -> list[EnqueueResult]:
-            with self._writing(connection) as session:
-                return sqlite_enqueue.enqueue(session, requests)
-
-        return await user.run_on_sqlite(work)
+        return await self._write(user, lambda session: sqlite_enqueue.enqueue(session, requests))
 
     async def apply(
         self, user: UserConnection, request: Request, messages: Sequence[OutboxMessage], artifacts: Sequence[Artifact]
     ) -> Outcome:
         """Apply one request. Messages and artifacts are written if it is applied."""
 
-        def work(connection: sqlite3.Connection) -> Outcome:
-            with self._writing(connection) as session:
-                [outcome] = sqlite_apply.apply(session, [request])
-                if isinstance(outcome, Applied):
-                    sqlite_artifacts.attach(session, outcome.job, artifacts)
-                    sqlite_messages.post(session, [(message, outcome.job) for message in messages])
-                return outcome
+        def work(session: Session) -> Outcome:
+            [outcome] = sqlite_apply.apply(session, [request])
+            if isinstance(outcome, Applied):
+                sqlite_artifacts.attach(session, outcome.job, artifacts)
+                sqlite_messages.post(session, [(message, outcome.job) for message in messages])
+            return outcome
 
-        return await user.run_on_sqlite(work)
+        return await self._write(user, work)
 
     async def post(self, user: UserConnection, messages: Sequence[OutboxMessage]) -> None:
         """Write messages of no job."""
+        await self._write(user, lambda session: sqlite_messages.post(session, [(one, None) for one in messages]))
 
-        def work(connection: sqlite3.Connection) -> None:
+    async def _write(self, user: UserConnection, work: Callable[[Session], T]) -> T:
+        def write(connection: sqlite3.Connection) -> T:
             with self._writing(connection) as session:
-                sqlite_messages.post(session, [(message, None) for message in messages])
+                return work(session)
 
-        await user.run_on_sqlite(work)
-
-    async def check_file(self, user: UserConnection) -> None:
-        """Raise InvalidInput unless the connection leads to the file."""
-        await user.run_on_sqlite(self._checked_file)
+        return await user.run_on_sqlite(write)
 
     @contextmanager
     def _writing(self, connection: sqlite3.Connection) -> Iterator[Session]:
         """The user's transaction, or else a new one, in which the guards of the schema admit the store's writes."""
-        file = self._checked_file(connection)
+        file = self.checked_file(connection)
         with _default_factories(connection):
             began = not connection.in_transaction
             connection.execute("begin immediate" if began else "savepoint tenure_user")
@@ -99,7 +94,7 @@ class SqliteDialect:
                     raise GuardViolated(f"{file} refused a write: {error}") from error
                 raise
 
-    def _checked_file(self, connection: sqlite3.Connection) -> str:
+    def checked_file(self, connection: sqlite3.Connection) -> str:
         """Return the connection's file. InvalidInput: it is not the file of the app's store."""
         if self._path == MEMORY:
             raise InvalidInput("connection", "cannot reach the app's jobs, in the memory of its store; use a file")

@@ -103,7 +103,7 @@ class UserTransaction:
         """Open a transaction unless one is open. InvalidInput: nothing was begun, for example on another database."""
         dialect = await self._dialect()
         if isinstance(dialect, SqliteDialect):
-            await dialect.check_file(self.connection)
+            await self.connection.run_on_sqlite(dialect.checked_file)
         await self.connection.begin()
 
     @asynccontextmanager
