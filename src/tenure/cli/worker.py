@@ -234,9 +234,8 @@ async def _run_until_stopped(
     def display() -> Coroutine[Any, Any, None]:
         return show_summary(summary, as_json=options.as_json) if supervisor is None else supervisor.send_reports(report)
 
-    worker.start_details = worker_details(app, worker) if with_details else None
     async with in_background(_after_start(worker, display)):
-        await worker.run()
+        await worker.run(start_details=worker_details(app, worker) if with_details else None)
     if supervisor is not None:
         supervisor.send(report())
     log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)

@@ -118,8 +118,6 @@ class Worker:
             raise InvalidInput("jobs", "the app declares no jobs, so a worker has nothing to run")
         self.name = options.name or f"{socket.gethostname()[:60]}-{os.getpid()}-{seams.random.name()}"
         self.counts: Counter[str] = Counter()
-        self.start_details: Mapping[str, Any] | None = None
-        """Logged at the start, instead of the queues alone."""
         self._definitions, self._open_store, self._seams, self._options = definitions, open_store, seams, options
         self._middleware, self._schedules = middleware, schedules
         self._retention = retention or Retention()
@@ -171,8 +169,9 @@ class Worker:
         """Wait until all connections are open and the worker claims."""
         await self._started.wait()
 
-    async def run(self) -> None:
-        """Work until stopped. Raises the error of a part that failed."""
+    async def run(self, *, start_details: Mapping[str, Any] | None = None) -> None:
+        """Work until stopped. Raises the error of a part that failed. The first log line has these details instead of
+        the queues alone."""
         exit_if_imported_by_a_child()
         self._add_executors()
         async with AsyncExitStack() as stack:
@@ -194,7 +193,7 @@ class Worker:
                 monitor.start()
                 stack.callback(monitor.stop)
             pool = self._make_pool(store, runner)
-            self._log_start()
+            self._log_start(start_details)
             for role in self._roles:
                 await stack.enter_async_context(role(store, self.name, self._availability))
             try:
@@ -208,8 +207,7 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    def _log_start(self) -> None:
-        details = self.start_details
+    def _log_start(self, details: Mapping[str, Any] | None) -> None:
         queues = f", claims jobs from {', '.join(self._options.queues)}" if details is None else ""
         extra = None if details is None else {"details": details}
         log.info("worker %s started, pid %d%s", self.name, os.getpid(), queues, extra=extra)
