@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from inspect import getmembers, isclass
 from pathlib import Path
-from typing import is_typeddict
+from typing import Any, is_typeddict
 from uuid import UUID
 
 import msgspec
@@ -215,13 +216,28 @@ def protocols() -> list[str]:
     ]
 
 
+def import_contracts() -> list[dict[str, Any]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
+    return found
+
+
 @pytest.mark.requirement("LC-14")
 def test_the_page_on_boundaries_names_every_import_contract_and_store_part() -> None:
     page = (DOCS / "internals" / "boundaries.md").read_text(encoding="utf-8")
-    rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     assert {"EnqueueStore", "ClaimStore", "QueueStore", "Store"} <= set(protocols())
-    for named in [*(rule["name"] for rule in rules), *(f"`{name}`" for name in protocols())]:
-        assert named in page, f"docs/internals/boundaries.md does not speak of {named}"
+    for named in [*(one["name"] for one in import_contracts()), *(f"`{name}`" for name in protocols())]:
+        assert named in page, f"docs/internals/boundaries.md does not have {named}"
+
+
+@pytest.mark.requirement("LC-14")
+def test_the_page_on_boundaries_has_the_layers_of_the_import_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = [re.sub(r"[()]", "", layer).replace(" :", ",") for layer in contracts[0]["layers"]]
+    page = (DOCS / "internals" / "boundaries.md").read_text(encoding="utf-8")
+    assert "\n".join(["```", *layers, "```"]) in page
 
 
 @pytest.mark.requirement("LC-15")
