@@ -1,4 +1,4 @@
-"""Whole databases over both stores: by chance, in every situation, in order, and against whoever would cheat."""
+"""Whole databases over both stores: random ones, in every situation, in order, and forged ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tenure.archive.exporter import Exporter
 from tenure.archive.format import BrokenArchive
-from tenure.archive.importer import import_file
 from tenure.errors import StoreError
 from tenure.lifecycle.operations import Complete, Heartbeat
 from tenure.stores import Store
@@ -41,6 +40,7 @@ from tests.property.test_lockstep import (
     rows_and_histories,
     sqlite_side,
 )
+from tests.support.archives import check_and_import
 from tests.support.databases import Database
 from tests.support.full_database import fill_database
 from tests.support.manual_postgres import copied_database, prepared_database
@@ -85,7 +85,7 @@ async def round_trip(store: Store, dsn: str, folder: Path) -> None:
     lines = await export(store, file)
     for target in (PostgresStore.from_url(dsn), SqliteStore(folder / "home.db")):
         async with opened(target):
-            await import_file(target.archive, file)
+            await check_and_import(target.archive, file)
             await check_store(target)
             assert plain(await rows_and_histories(target)) == before
             assert await export(target, file) == lines
@@ -132,9 +132,11 @@ def test_whatever_happened_by_chance_comes_over_as_it_is(
     run_state_machine_as_test(Moving, settings=examples(25, shrink=False))
 
 
-@pytest.mark.parametrize(("forge", "says"), FORGERIES, ids=lambda value: value.__name__ if callable(value) else "")
+@pytest.mark.parametrize(
+    ("forge", "expected_text"), FORGERIES, ids=lambda value: value.__name__ if callable(value) else ""
+)
 async def test_a_forged_export_leaves_a_real_database_empty(
-    forge: Damage, says: str, tmp_path: Path, postgres_target: str
+    forge: Damage, expected_text: str, tmp_path: Path, postgres_target: str
 ) -> None:
     file = tmp_path / "forged.jsonl"
     async with opened(SqliteStore(tmp_path / "origin.db")) as origin:
@@ -146,7 +148,7 @@ async def test_a_forged_export_leaves_a_real_database_empty(
         async with opened(target):
             empty = await seen(target)
             with pytest.raises(BrokenArchive) as broken:
-                await import_file(target.archive, file)
+                await check_and_import(target.archive, file)
             assert "; nothing was imported" in str(broken.value)
             assert await seen(target) == empty
             assert (await read_all(target)).records == []
@@ -177,8 +179,8 @@ async def test_the_order_of_the_log_is_kept_where_it_is_that_of_transactions(
         log = [(event.job_id, event.rev) for event in read.log]
         assert log != sorted(log), "an order that is that of ids would prove nothing"
         for limit in (1000, 7):
-            told = await whole_tail(target, limit=limit, expected=len(log))
-            assert [(event.job_id, event.rev) for event in told] == log
+            logged = await whole_tail(target, limit=limit, expected=len(log))
+            assert [(event.job_id, event.rev) for event in logged] == log
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -255,10 +257,13 @@ async def test_an_import_writes_no_event_where_there_are_jobs_and_no_job_without
         insert into tenure.jobs select (jsonb_populate_record(null::tenure.jobs,
             to_jsonb(job) || '{{"id": "{UUID(int=7)}"}}')).* from tenure.jobs job where job.id = '{ended.id}'
     """
-    for attack, says in ((event, "there are jobs"), (row, "its log does not lead|its events do not lead to this row")):
+    for attack, expected_text in (
+        (event, "there are jobs"),
+        (row, "its log does not lead|its events do not lead to this row"),
+    ):
         with psycopg.connect(postgres_target) as connection:
             connection.execute("select set_config('tenure.writer', 'import', true)")
-            with pytest.raises(psycopg.Error, match=says):
+            with pytest.raises(psycopg.Error, match=expected_text):
                 connection.execute(attack.encode())
 
 
@@ -293,8 +298,8 @@ async def test_a_database_in_memory_can_be_moved_too(tmp_path: Path) -> None:
             await fill_database(origin)
             file = tmp_path / f"{inline}.jsonl"
             lines = await export(origin, file)
-            await import_file(target.archive, file)
+            await check_and_import(target.archive, file)
             assert await export(target, file) == lines
             await check_store(target)
             with pytest.raises(StoreError, match="is not empty"):
-                await import_file(target.archive, file)
+                await check_and_import(target.archive, file)

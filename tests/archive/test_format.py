@@ -30,7 +30,7 @@ from tenure.archive.format import (
     record_line,
     step_line,
 )
-from tenure.archive.importer import check_file, import_file, read_lines
+from tenure.archive.importer import check_file, read_lines
 from tenure.lifecycle.operations import Complete
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.timeouts import Timeouts
@@ -41,6 +41,7 @@ from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract.archive import bare, lived, read_all, seen
 from tenure.testing.driver import Driver
 from tenure.testing.model.store import ModelStore
+from tests.support.archives import check_and_import
 
 Damage = Callable[[list[bytes]], tuple[list[bytes], int]]
 
@@ -74,7 +75,7 @@ def put(file: Path, lines: list[bytes]) -> Path:
 
 
 def summed_up(lines: list[bytes]) -> list[bytes]:
-    """The lines with a footer that fits them, as somebody would write it who forges an export."""
+    """The lines with a footer that fits them, as a forger of an export would write it."""
     total = Checksum()
     for line in lines[1:-1]:
         total.add(json.loads(line)["line"], line + b"\n")
@@ -130,7 +131,7 @@ async def test_an_export_of_the_model_is_imported_into_another(file: Path) -> No
     model, other = ModelStore(clock), ModelStore(ManualClock())
     await lived(Driver(model), clock)
     put(file, [line.removesuffix(b"\n") for line in await lines_of(model)])
-    done = await import_file(other.archive, file)
+    done = await check_and_import(other.archive, file)
     assert await seen(other) == await seen(model)
     assert done.footer.counts["job"] == len(await other.read([kept.job.id for kept in (await read_all(model)).jobs]))
 
@@ -181,10 +182,10 @@ def line_of(lines: list[bytes], kind: str, number: int = 0) -> int:
 
 
 def changed(line: bytes, **facts: Any) -> bytes:
-    """The line with these facts in what it tells of."""
-    told = json.loads(line)
-    told[told["line"]] |= facts
-    return json.dumps(told).encode()
+    """The line with these facts in its record."""
+    parsed = json.loads(line)
+    parsed[parsed["line"]] |= facts
+    return json.dumps(parsed).encode()
 
 
 def cut(lines: list[bytes]) -> tuple[list[bytes], int]:
@@ -249,8 +250,8 @@ def with_a_token(lines: list[bytes]) -> tuple[list[bytes], int]:
 
 def artifact_cut(lines: list[bytes]) -> tuple[list[bytes], int]:
     at = line_of(lines, "artifact")
-    told = json.loads(lines[at])
-    return [*lines[:at], json.dumps({**told, "body": "AAAA"}).encode(), *lines[at + 1 :]], at + 1
+    parsed = json.loads(lines[at])
+    return [*lines[:at], json.dumps({**parsed, "body": "AAAA"}).encode(), *lines[at + 1 :]], at + 1
 
 
 def newer(lines: list[bytes]) -> tuple[list[bytes], int]:
@@ -278,8 +279,8 @@ def step_without_a_digest(lines: list[bytes]) -> tuple[list[bytes], int]:
 
 
 def with_step(line: bytes, **facts: str) -> bytes:
-    told = json.loads(line)
-    return json.dumps({**told, "step": {**told["step"], **facts}}).encode()
+    parsed = json.loads(line)
+    return json.dumps({**parsed, "step": {**parsed["step"], **facts}}).encode()
 
 
 def test_a_file_of_the_first_version_is_read(exported: list[bytes], file: Path) -> None:
@@ -294,12 +295,12 @@ async def test_a_changed_step_is_refused_even_if_the_footer_fits(exported: list[
         put(file, summed_up(lines))
         model = ModelStore(ManualClock())
         with pytest.raises(BrokenArchive, match="step"):
-            await import_file(model.archive, file)
+            await check_and_import(model.archive, file)
         assert await seen(model) == await seen(ModelStore(ManualClock()))
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "expected_text"),
     [
         (cut, "the file ends without a footer, so it was truncated"),
         (cut_within, "has no newline, so the file was truncated"),
@@ -323,7 +324,7 @@ async def test_a_changed_step_is_refused_even_if_the_footer_fits(exported: list[
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_a_damaged_file_is_refused_with_its_line_number(
-    damage: Damage, says: str, exported: list[bytes], file: Path
+    damage: Damage, expected_text: str, exported: list[bytes], file: Path
 ) -> None:
     lines, number = damage(exported)
     put(file, lines)
@@ -332,7 +333,7 @@ def test_a_damaged_file_is_refused_with_its_line_number(
     with pytest.raises(BrokenArchive) as broken:
         check_file(file)
     assert broken.value.line == number
-    assert says in broken.value.problem
+    assert expected_text in broken.value.problem
     assert str(broken.value).endswith("; nothing was imported")
 
 
@@ -369,7 +370,7 @@ def test_a_compressed_file_is_refused_wherever_it_was_cut_off(exported: list[byt
 async def test_a_file_that_changes_while_it_is_read_is_refused(exported: list[bytes], file: Path) -> None:
     """What was looked at is not trusted the second time."""
     other = ModelStore(ManualClock())
-    at = place_of(exported, "event", lambda told: "worker-1" in told["actor"])
+    at = place_of(exported, "event", lambda parsed: "worker-1" in parsed["actor"])
     other_lines = [*exported[:at], exported[at].replace(b"worker-1", b"worker-9"), *exported[at + 1 :]]
 
     def change(doing: str, fraction: float) -> None:
@@ -378,7 +379,7 @@ async def test_a_file_that_changes_while_it_is_read_is_refused(exported: list[by
 
     check_file(put(file, exported))
     with pytest.raises(BrokenArchive, match="digest"):
-        await import_file(other.archive, file, report=change)
+        await check_and_import(other.archive, file, report=change)
     assert await seen(other) == await seen(ModelStore(ManualClock()))
 
 
@@ -389,93 +390,93 @@ def test_lines_are_numbered_from_one(exported: list[bytes], file: Path) -> None:
     assert [size for _, _, size in found] == [len(line) + 1 for line in exported]
 
 
-# What somebody forges who knows how the digest is made.
+# Forgeries with a correct digest.
 
 
 def an_arrow_that_is_none(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "event", lambda told: told["type"] == "started")
+    at = place_of(lines, "event", lambda parsed: parsed["type"] == "started")
     return [*lines[:at], changed(lines[at], type="progress"), *lines[at + 1 :]], at + 1
 
 
 def a_revision_left_out(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "event", lambda told: told["type"] == "started")
+    at = place_of(lines, "event", lambda parsed: parsed["type"] == "started")
     job_id = json.loads(lines[at])["event"]["job_id"]
-    after = place_of(lines, "event", lambda told: told["job_id"] == job_id and told["rev"] == 4)
+    after = place_of(lines, "event", lambda parsed: parsed["job_id"] == job_id and parsed["rev"] == 4)
     return lines[:at] + lines[at + 1 :], after
 
 
 def a_date_before_the_one_before(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "event", lambda told: told["type"] == "started")
+    at = place_of(lines, "event", lambda parsed: parsed["type"] == "started")
     return [*lines[:at], changed(lines[at], at="2001-01-01T00:00:00Z"), *lines[at + 1 :]], at + 1
 
 
 def another_result(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "job", lambda told: told.get("committed_result") is not None)
+    at = place_of(lines, "job", lambda parsed: parsed.get("committed_result") is not None)
     job_id = json.loads(lines[at])["job"]["origin"]["id"]
-    event = place_of(lines, "event", lambda told: told["job_id"] == job_id and told["type"] == "committed")
+    event = place_of(lines, "event", lambda parsed: parsed["job_id"] == job_id and parsed["type"] == "committed")
     return [*lines[:at], changed(lines[at], committed_result='"forged"'), *lines[at + 1 :]], event + 1
 
 
 def another_payload(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "job", lambda told: told["status"] == "running")
-    told = json.loads(lines[at])["job"]
-    event = place_of(lines, "event", lambda one: one["job_id"] == told["origin"]["id"])
+    at = place_of(lines, "job", lambda parsed: parsed["status"] == "running")
+    parsed = json.loads(lines[at])["job"]
+    event = place_of(lines, "event", lambda one: one["job_id"] == parsed["origin"]["id"])
     return [
         *lines[:at],
-        changed(lines[at], origin=told["origin"] | {"payload": '"forged"'}),
+        changed(lines[at], origin=parsed["origin"] | {"payload": '"forged"'}),
         *lines[at + 1 :],
     ], event + 1
 
 
 def another_status(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "job", lambda told: told["status"] == "waiting")
+    at = place_of(lines, "job", lambda parsed: parsed["status"] == "waiting")
     return [*lines[:at], changed(lines[at], status="queued"), *lines[at + 1 :]], at + 1
 
 
 def fewer_failures(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "job", lambda told: told["failures"] == 1)
+    at = place_of(lines, "job", lambda parsed: parsed["failures"] == 1)
     return [*lines[:at], changed(lines[at], failures=0), *lines[at + 1 :]], at + 1
 
 
 def no_dead_letter(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "job", lambda told: told["status"] == "dead_lettered")
-    told = json.loads(lines[at])
-    del told["dead_letter"]
-    return [*lines[:at], json.dumps(told).encode(), *lines[at + 1 :]], at + 1
+    at = place_of(lines, "job", lambda parsed: parsed["status"] == "dead_lettered")
+    parsed = json.loads(lines[at])
+    del parsed["dead_letter"]
+    return [*lines[:at], json.dumps(parsed).encode(), *lines[at + 1 :]], at + 1
 
 
 def a_dead_letter_of_one_that_lives(lines: list[bytes]) -> tuple[list[bytes], int]:
-    dead = json.loads(lines[place_of(lines, "job", lambda told: told["status"] == "dead_lettered")])["dead_letter"]
-    at = place_of(lines, "job", lambda told: told["status"] == "waiting")
-    told = json.loads(lines[at])
-    told["dead_letter"] = dead | {"job_id": told["job"]["origin"]["id"]}
-    return [*lines[:at], json.dumps(told).encode(), *lines[at + 1 :]], at + 1
+    dead = json.loads(lines[place_of(lines, "job", lambda parsed: parsed["status"] == "dead_lettered")])["dead_letter"]
+    at = place_of(lines, "job", lambda parsed: parsed["status"] == "waiting")
+    parsed = json.loads(lines[at])
+    parsed["dead_letter"] = dead | {"job_id": parsed["job"]["origin"]["id"]}
+    return [*lines[:at], json.dumps(parsed).encode(), *lines[at + 1 :]], at + 1
 
 
 def another_signal(lines: list[bytes]) -> tuple[list[bytes], int]:
     at = next(place for place, line in enumerate(lines) if b'"signals"' in line)
-    told = json.loads(lines[at])
-    told["signals"][0]["payload"] = '"forged"'
-    job_id = told["job"]["origin"]["id"]
+    parsed = json.loads(lines[at])
+    parsed["signals"][0]["payload"] = '"forged"'
+    job_id = parsed["job"]["origin"]["id"]
     event = place_of(lines, "event", lambda one: one["job_id"] == job_id and one["type"] == "signalled")
-    return [*lines[:at], json.dumps(told).encode(), *lines[at + 1 :]], event + 1
+    return [*lines[:at], json.dumps(parsed).encode(), *lines[at + 1 :]], event + 1
 
 
 def events_of_nobody(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "job", lambda told: told["status"] == "waiting")
+    at = place_of(lines, "job", lambda parsed: parsed["status"] == "waiting")
     job_id = json.loads(lines[at])["job"]["origin"]["id"]
     event = place_of(lines, "event", lambda one: one["job_id"] == job_id)
     return lines[:at] + lines[at + 1 :], event + 1
 
 
 def an_event_twice(lines: list[bytes]) -> tuple[list[bytes], int]:
-    at = place_of(lines, "event", lambda told: told["type"] == "started")
+    at = place_of(lines, "event", lambda parsed: parsed["type"] == "started")
     return [*lines[: at + 3], lines[at], *lines[at + 3 :]], at + 4
 
 
 def place_of(lines: list[bytes], kind: str, wanted: Callable[[Any], bool]) -> int:
-    told = ((place, json.loads(line)) for place, line in enumerate(lines))
-    return next(place for place, line in told if line["line"] == kind and wanted(line[kind]))
+    parsed = ((place, json.loads(line)) for place, line in enumerate(lines))
+    return next(place for place, line in parsed if line["line"] == kind and wanted(line[kind]))
 
 
 FORGERIES: tuple[tuple[Damage, str], ...] = (
@@ -495,16 +496,18 @@ FORGERIES: tuple[tuple[Damage, str], ...] = (
 
 
 @pytest.mark.requirement("EH-09")
-@pytest.mark.parametrize(("forge", "says"), FORGERIES, ids=lambda value: value.__name__ if callable(value) else "")
+@pytest.mark.parametrize(
+    ("forge", "expected_text"), FORGERIES, ids=lambda value: value.__name__ if callable(value) else ""
+)
 async def test_an_illegal_history_is_refused_even_with_a_valid_digest(
-    forge: Damage, says: str, exported: list[bytes], file: Path
+    forge: Damage, expected_text: str, exported: list[bytes], file: Path
 ) -> None:
     lines, number = forge(exported)
     put(file, summed_up(lines))
     check_file(file)
     other = ModelStore(ManualClock())
     with pytest.raises(BrokenArchive) as broken:
-        await import_file(other.archive, file)
-    assert says in broken.value.problem
+        await check_and_import(other.archive, file)
+    assert expected_text in broken.value.problem
     assert broken.value.line == number
     assert await seen(other) == await seen(ModelStore(ManualClock()))

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from tenure.archive.exporter import Exporter
-from tenure.archive.importer import import_file
 from tenure.lifecycle.operations import Commit, Complete, Fail, Signal
 from tenure.lifecycle.queue_limits import QueueLimits, Rate
 from tenure.lifecycle.records import Job, Policy
@@ -19,6 +18,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, runner
 from tests.crash.operation_scenarios import DEAD_LETTER
 from tests.crash.scenario import LONG, Context, Scenario, job_id, running
+from tests.support.archives import check_and_import
 
 LATE = datetime(2999, 1, 1, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ process to process."""
 async def import_archive(context: Context) -> int:
     """Returns how many jobs were imported: 0 if an earlier run imported them."""
     try:
-        seen = await import_file(context.store.archive, FULL_ARCHIVE)
+        seen = await check_and_import(context.store.archive, FULL_ARCHIVE)
     except NotEmpty:
         return 0
     return seen.footer.counts["job"]

@@ -202,14 +202,7 @@ class _Batch(Generic[T]):
         return taken
 
 
-async def import_file(archive: ArchiveStore, path: Path, *, report: ReportProgress | None = None) -> ArchiveSummary:
-    """Check the file and import it into an empty database. Any error leaves the database empty."""
-    summary = check_file(path, report=report)
-    await import_checked(archive, path, summary, report=report)
-    return summary
-
-
-async def import_checked(
+async def import_file(
     archive: ArchiveStore, path: Path, summary: ArchiveSummary, *, report: ReportProgress | None = None
 ) -> None:
     """Import a file that `check_file` has accepted."""

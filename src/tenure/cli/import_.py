@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tenure.archive.importer import ArchiveSummary, check_file, import_checked
+from tenure.archive.importer import ArchiveSummary, check_file, import_file
 from tenure.cli.database import common_options, connected, run
 from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
 from tenure.stores.database_url import shown_url
@@ -47,7 +47,7 @@ async def _import(database: str, file: Path, display: ProgressDisplay) -> Archiv
         if _is_new_file(database):
             await store.migrate()
         await store.open()
-        await import_checked(store.archive, file, summary, report=report)
+        await import_file(store.archive, file, summary, report=report)
     return summary
 
 
