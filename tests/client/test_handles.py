@@ -85,6 +85,26 @@ async def test_sync_code_enqueues_waits_and_cancels_without_an_event_loop(shop: 
         assert await asyncio.to_thread(use) == ([3, 5], 3, "succeeded", "cancelled")
 
 
+async def test_sync_code_signals_retries_and_reads_the_state_of_a_run_without_an_event_loop(shop: Shop) -> None:
+    @shop.app.workflow(max_attempts=1)
+    async def order(run: tenure.Run) -> list[int]:
+        await run.state({"phase": "waiting"})
+        return [await run.wait_for("paid", int), await run.wait_for("packed", int)]
+
+    def use() -> tuple[list[int], object, bool, str]:
+        handle = order.enqueue_sync()
+        handle.signal_sync("paid", 1)
+        shop.app.signal_sync(handle.id, "packed", 2)
+        result = handle.result_sync(30)
+        failed = shop.broken.enqueue_sync("hat")
+        failed.wait_sync(30)
+        again = shop.app.retry_sync(failed.id)
+        return result, handle.state_sync(), again.job.origin.redrive_of == failed.id, again.wait_sync(30).status
+
+    async with working(shop.app):
+        assert await asyncio.to_thread(use) == ([1, 2], {"phase": "waiting"}, True, "dead_lettered")
+
+
 async def test_a_retry_and_a_redrive_return_the_handle_of_the_new_job(shop: Shop) -> None:
     async with working(shop.app):
         failed = await shop.broken.enqueue("hat")
