@@ -1,4 +1,4 @@
-"""How the records beside the jobs lie in rows that are the same in every store, and how they come back."""
+"""Encodes and decodes the records of an archive beside jobs and events, in the same way for every store."""
 
 from __future__ import annotations
 
@@ -30,25 +30,22 @@ from tenure.stores.limited_claim import LIMIT_COLUMNS, decode_limits, encode_usa
 
 NO_ID = str(UUID(int=0))
 
-FIRST_PAGES: Mapping[type[ArchiveRecord], tuple[str, dict[str, object]]] = {
-    OperatorRecord: ("operators_page", {"id": 0}),
-    ClaimRecord: ("claims_page", {"request_id": ""}),
-    QueueState: ("queues_page", {"name": ""}),
-    KeyRateUsage: ("limits_page", {"queue": "", "key": ""}),
-    ScheduleRecord: ("schedules_page", {"name": ""}),
-    StreamRecord: ("streams_page", {"aggregate": ""}),
-    MessageRecord: ("messages_page", {"sequence": 0}),
-    ArchivedEndpoint: ("endpoints_page", {"name": ""}),
-    ArchivedSubscription: ("subscriptions_page", {"endpoint": "", "topic": ""}),
-    PendingRecord: ("pending_page", {"endpoint": "", "aggregate": "", "only_sequence": 0}),
-    ArchivedDelivery: ("deliveries_page", {"number": 0}),
-    BudgetRecord: ("budgets_page", {"root_id": NO_ID, "unit": ""}),
-    ReservationRecord: (
-        "reservations_page",
-        {"root_id": NO_ID, "unit": "", "job_id": NO_ID, "attempt": 0, "key": ""},
-    ),
+FIRST_KEYS: Mapping[type[ArchiveRecord], Mapping[str, object]] = {
+    OperatorRecord: {"id": 0},
+    ClaimRecord: {"request_id": ""},
+    QueueState: {"name": ""},
+    KeyRateUsage: {"queue": "", "key": ""},
+    ScheduleRecord: {"name": ""},
+    StreamRecord: {"aggregate": ""},
+    MessageRecord: {"sequence": 0},
+    ArchivedEndpoint: {"name": ""},
+    ArchivedSubscription: {"endpoint": "", "topic": ""},
+    PendingRecord: {"endpoint": "", "aggregate": "", "only_sequence": 0},
+    ArchivedDelivery: {"number": 0},
+    BudgetRecord: {"root_id": NO_ID, "unit": ""},
+    ReservationRecord: {"root_id": NO_ID, "unit": "", "job_id": NO_ID, "attempt": 0, "key": ""},
 }
-"""The statement that reads the pages of each shelf, and the place before the first."""
+"""By type of record: the key that is before the first record, by column."""
 
 _OF_QUEUE = ("name", "paused_at", "last_key", "updated_at")
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))

@@ -1,4 +1,4 @@
-"""Where stores keep what an archive holds besides jobs and events."""
+"""The tables of the records of an archive besides jobs and events."""
 
 from __future__ import annotations
 

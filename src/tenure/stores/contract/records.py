@@ -1,4 +1,4 @@
-"""What a store is asked for and shows: filters, pages, and the records beside jobs and events."""
+"""Filters, pages, and the records beside jobs and events."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ Resolution = Literal["redriven", "discarded"]
 
 
 class SignalRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A signal that a job was sent, kept until asked for."""
+    """A signal of a job, kept until the job reads it."""
 
     job_id: UUID
     rev: int
@@ -190,7 +190,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker process as it introduced itself. `version` is that of the program whose jobs it runs."""
+    """The registration of a worker process. `version` is that of the program whose jobs it runs."""
 
     id: str
     host: str
@@ -238,7 +238,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationRecord(msgspec.Struct, frozen=True):
-    """One numbered step of the schema."""
+    """One migration of the schema."""
 
     number: int
     name: str

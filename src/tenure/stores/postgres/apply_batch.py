@@ -1,4 +1,4 @@
-"""Writing in batches: one statement for all, and when one row makes it fail, the others all the same."""
+"""Writes changes in batches, by one statement. If a poisoned row makes it fail, the others are written without it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Send = Callable[[Sequence[Change], dict[UUID, Outcome]], Awaitable[None]]
 WRITING = datetime(9000, 1, 1, tzinfo=UTC)
 AS_IT_WAS = -1
 OR_SOONER = -2
-"""Less than this: some microseconds later, or sooner."""
+"""Values below it: the sooner of the stored time and one in (OR_SOONER - value) microseconds."""
 
 _CHANGE = ("ids", "revs", "tokens", "guards", "transition_counts", *CHANGING)
 _STEP = (
@@ -48,13 +48,13 @@ log = logging.getLogger("tenure.stores.postgres")
 
 
 class ChangeBatches:
-    """Sends batches, and finds by halving the row that makes one fail."""
+    """Sends batches, and isolates a poisoned row by bisection."""
 
     def __init__(self, fetches: Fetches, *, in_block: bool = False) -> None:
         self._fetches, self.in_block = fetches, in_block
 
     async def write(self, changes: Sequence[Change]) -> list[Outcome | None]:
-        """What became of each change; None where the row was not the one decided upon."""
+        """The outcome of each change; None if the row is not the one that was decided upon."""
         answers: dict[UUID, Outcome] = {}
         others, completions, renewals = self._sorted(changes)
         await self._isolate(self._apply, others, answers)
@@ -63,7 +63,7 @@ class ChangeBatches:
         return [answers.get(change.before.origin.id) for change in changes]
 
     def _sorted(self, changes: Sequence[Change]) -> tuple[Sequence[Change], list[Change], list[Change]]:
-        """Everything can go through `apply`; the two commonest changes have leaner statements."""
+        """`apply` can write every change; the two most frequent ones have cheaper statements."""
         # Only `apply` knows where events of a transaction that was open for a while belong in the log.
         if self.in_block:
             return changes, [], []
@@ -110,7 +110,7 @@ class ChangeBatches:
 
 
 def _add_answer(row: asyncpg.Record, by_id: Mapping[UUID, Change], answers: dict[UUID, Outcome]) -> None:
-    """Add what became of the change that a returned row names."""
+    """Add the outcome of the change that a returned row names."""
     if row["id"] is not None:
         change = redacted(by_id[row["id"]])
         answers[row["id"]] = (
@@ -240,7 +240,7 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
 
 
 def _column(change: Change, after: Job, name: str) -> Any:
-    """What the statement writes into a column. A job that is hurried is due, and times out, at the sooner of two times,
+    """The value of a column. A change that hurries a job makes it due, and time out, at the sooner of two times,
     which the statement computes."""
     if name in ("due_at", "timeout_at") and any(hurries(step.type, step.from_status) for step in change.planned):
         return OR_SOONER if name == "due_at" else _queued_timeout(after)
@@ -249,7 +249,7 @@ def _column(change: Change, after: Job, name: str) -> Any:
 
 
 def _queued_timeout(after: Job) -> int | None:
-    """Of a job without a lease that the change may have made due."""
+    """The timeout of a job without a lease that the change may have made due."""
     queued_ms = after.policy.queued_ms
     return None if queued_ms is None or after.timeout_at is None else OR_SOONER - queued_ms * 1000
 

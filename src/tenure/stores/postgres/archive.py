@@ -23,7 +23,7 @@ from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.archive_rows import FIRST_KEYS, UNREADABLE, RowReader, columns_of, facts_of
 from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
@@ -87,7 +87,7 @@ class PostgresArchive:
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             await connection.execute(AS_USUAL)
-            # The snapshot is that of the first statement that reads, and so this is it.
+            # The first statement that reads takes the snapshot: this one.
             at = await connection.fetchval("select tenure.clock()")
             yield PostgresSnapshot(connection, at=at)
 
@@ -105,7 +105,7 @@ class PostgresArchive:
 
 
 class PostgresSnapshot:
-    """One transaction, which sees nothing of what is committed after it began."""
+    """One read transaction, which sees nothing that is committed after it began."""
 
     store = "postgres"
 
@@ -126,7 +126,7 @@ class PostgresSnapshot:
         return Totals(found["jobs"], found["events"])
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
-        _, after = FIRST_PAGES[kind]
+        after = FIRST_KEYS[kind]
         # A lease is no part of a record, and a reader may not read its token.
         columns = ", ".join(kind.__struct_fields__) if kind in (StreamRecord, MessageRecord, PendingRecord) else "*"
         sql = _select_page(ARCHIVE_TABLES[kind], tuple(after), columns)
@@ -233,7 +233,7 @@ class PostgresRestore:
     def __init__(self, connection: Session, seams: Seams, *, first_tx: int) -> None:
         self._connection, self._seams, self._first_tx = connection, seams, first_tx
         self._runs = Runs()
-        self._policies = PostgresPolicies(Within(connection, import_goes_on=True))
+        self._policies = PostgresPolicies(Within(connection, restores_writer=True))
 
     async def write_records(self, records: Sequence[ArchiveRecord]) -> None:
         for kind in dict.fromkeys(type(record) for record in records):
@@ -326,15 +326,15 @@ class PostgresRestore:
 
 
 class Within:
-    """Statements by name inside one transaction. The one for policies speaks as the store, and has to be followed by a
-    word that the import goes on."""
+    """Statements by name inside one transaction. The function that inserts policies sets the writer to the store, so an
+    import sets its own writer again afterwards."""
 
-    def __init__(self, connection: Session, *, import_goes_on: bool = False) -> None:
-        self._connection, self._import_goes_on = connection, import_goes_on
+    def __init__(self, connection: Session, *, restores_writer: bool = False) -> None:
+        self._connection, self._restores_writer = connection, restores_writer
 
     async def fetch(self, name: str, values: Mapping[str, Any]) -> list[asyncpg.Record]:
         found = await fetch(self._connection, name, values)
-        if self._import_goes_on:
+        if self._restores_writer:
             await _write_as_import(self._connection)
         return found
 

@@ -1,4 +1,4 @@
-"""What `doctor` looks at in a PostgreSQL database."""
+"""The findings of `doctor` about a PostgreSQL database."""
 
 from __future__ import annotations
 

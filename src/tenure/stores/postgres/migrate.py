@@ -1,4 +1,4 @@
-"""Brings the schema up to date, one numbered step after the other, each in a transaction of its own."""
+"""The schema of the database: its state, and its migrations, each in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LOCK = 0x74656E757265
 
 
 async def schema_state(connections: Connections) -> SchemaState:
-    """What is applied, what is pending."""
+    """The schema of the database."""
     async with connections.transaction() as connection:
         return await _state(connection)
 
 
 async def apply_pending(connections: Connections, *, where: str) -> list[MigrationRecord]:
-    """Apply what is pending. Several at once take turns, and each step is applied by one of them."""
+    """Apply the pending migrations. Of concurrent calls one applies each migration; the others wait for it."""
     done: list[MigrationRecord] = []
     while True:
         async with connections.transaction() as connection:

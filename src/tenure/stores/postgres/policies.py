@@ -31,12 +31,12 @@ class PostgresPolicies(PolicyCache):
         return cache
 
     async def number(self, policy: Policy) -> int:
-        """The number of this policy, which is written down when it is new."""
+        """The number of this policy, which is inserted if it is new."""
         known = self._ids.get(policy)
         return known if known is not None else await self._register(policy)
 
     async def of(self, rows: Iterable[asyncpg.Record]) -> dict[int, Policy]:
-        """The policies of these rows, among others."""
+        """A mapping with the policies of these rows."""
         missing = {row["policy_id"] for row in rows} - self._policies.keys() - {None}
         if missing:
             for row in await self._fetches.fetch("policies/select", {"ids": sorted(missing)}):

@@ -226,7 +226,7 @@ class PostgresReads:
 async def jobs_by_id(
     fetches: Fetches, policies: PostgresPolicies, job_ids: Sequence[UUID], *, with_token: bool = False
 ) -> dict[UUID, Job]:
-    """The jobs that are there."""
+    """The jobs with these ids that exist."""
     if not job_ids:
         return {}
     name = "jobs/select_with_token" if with_token else "jobs/select"

@@ -1,4 +1,4 @@
-"""What an operator may remove: ended jobs, verbose details, one job's content; and the resolution of dead letters."""
+"""Retention: removes finished jobs, verbose details and the content of a job, and resolves dead letters."""
 
 from __future__ import annotations
 

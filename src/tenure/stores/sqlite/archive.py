@@ -23,7 +23,7 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_PAGES, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.archive_rows import FIRST_KEYS, UNREADABLE, RowReader, columns_of, facts_of
 from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
@@ -145,7 +145,7 @@ class SqliteSnapshot:
         return self._totals
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
-        _, after = FIRST_PAGES[kind]
+        after = FIRST_KEYS[kind]
         while page := await self._run(_select_page, kind, after, limit):
             yield await self._run(_decode_page, kind, page, self._reader)
             if (last := _last_key(page, tuple(after))) is None:

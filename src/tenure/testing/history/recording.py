@@ -110,18 +110,18 @@ class _RecordedBlock:
 
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
         calls = self._outer.invoke_adds(requests)
-        added: list[EnqueueResult] = await self._asking(calls, lambda tx: tx.enqueue(requests))
+        added: list[EnqueueResult] = await self._recorded_call(calls, lambda tx: tx.enqueue(requests))
         for call, one in zip(calls, added, strict=True):
             self._promised.append((call, _ok(call, one)))
         return added
 
     async def apply(self, request: Request) -> Outcome:
         call = self._outer.invoke(request)
-        outcome: Outcome = await self._asking([call], lambda tx: tx.apply(request))
+        outcome: Outcome = await self._recorded_call([call], lambda tx: tx.apply(request))
         self._promised.append((call, lambda: _settle(call, outcome)))
         return outcome
 
-    async def _asking(self, calls: list[Call], ask: Callable[[StoreTransaction], Awaitable[Any]]) -> Any:
+    async def _recorded_call(self, calls: list[Call], ask: Callable[[StoreTransaction], Awaitable[Any]]) -> Any:
         assert self._tx is not None, "a block is used only inside its transaction"
         with _answering(calls):
             return await ask(self._tx)

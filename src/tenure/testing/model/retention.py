@@ -153,8 +153,8 @@ class ModelRetention(ModelContent):
             erased_at=max(self._clock.now(), job.updated_at),
             **dict.fromkeys(("result", "partial_result", "error", "last_error", "progress", "progress_message")),
         )
-        telling = [event for event in self._histories[job.id] if event.type in BLANKABLE]
-        self._replace_events(msgspec.structs.replace(event, detail=None) for event in telling)
+        verbose = [event for event in self._histories[job.id] if event.type in BLANKABLE]
+        self._replace_events(msgspec.structs.replace(event, detail=None) for event in verbose)
         if (letter := self._dead_letters.get(job.id)) is not None:
             self._dead_letters[job.id] = msgspec.structs.replace(letter, last_error=ERASED)
         self._drop_artifacts({job.id})

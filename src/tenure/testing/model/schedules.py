@@ -1,4 +1,4 @@
-"""The model's schedules: records by name, and the contract's rules."""
+"""The model's schedules, by name."""
 
 from __future__ import annotations
 
