@@ -1,7 +1,7 @@
 """Fills a database fast with valid jobs: copies of one that the store itself has taken to its end, or has queued.
 
 A copy has an id and times of its own, as if it had been added some weeks ago, and its own events; all else is as the
-store wrote it, so that `tenure verify` has nothing to say. The guards are off while copies are written, which only the
+store wrote it, so that `tenure verify` finds nothing. The guards are off while copies are written, which only the
 owner of a database can do, and a transaction has about a thousand of them, as `enqueue_many` would have.
 """
 

@@ -42,9 +42,9 @@ class JobInvariants:
         """Apply the next event, or raise InvariantViolated."""
         _require(event.rev == self.rev + 1, event, f"revision {event.rev} follows {self.rev}")
         _require(event.from_status == self.status, event, f"it starts from {event.from_status}, not {self.status}")
-        _require((event.type, event.from_status, event.to_status) in LEGAL, event, "the table has no such arrow")
+        _require((event.type, event.from_status, event.to_status) in LEGAL, event, "the table has no such transition")
         _require(self.at is None or event.at >= self.at, event, "time goes back")
-        _require(event.type is not EventType.CLAIMED or self.status not in LEASED, event, "it is claimed while held")
+        _require(event.type is not EventType.CLAIMED or self.status not in LEASED, event, "it is claimed while leased")
         self._see_lease(event)
         self._see_step(event)
         self.commits += event.commits

@@ -82,9 +82,9 @@ class Limits:
         most, of_key = self.rules.concurrency_max, self.rules.key_concurrency_max
         by_key = Counter(key for key in self._held.values() if key is not None)
         if most is not None and len(self._held) > most:
-            raise InvariantViolated(f"{len(self._held)} jobs are held at once, and {most} may be")
+            raise InvariantViolated(f"{len(self._held)} jobs are leased at once, and {most} may be")
         if of_key is not None and by_key and max(by_key.values()) > of_key:
-            raise InvariantViolated(f"of one key {max(by_key.values())} jobs are held at once, and {of_key} may be")
+            raise InvariantViolated(f"of one key {max(by_key.values())} jobs are leased at once, and {of_key} may be")
         self.reached += len(self._held) == most or of_key in by_key.values()
 
     def check_rate(self) -> None:

@@ -1,7 +1,7 @@
 """The servers that tests share: one PostgreSQL for the whole run, and a fresh database on it for each test.
 
 The process that pytest was called in owns the server. Where xdist spreads the tests over workers, it is started before
-them and they are told its address; otherwise the first test that asks for it starts it.
+them and passes its address to them; otherwise the first test that needs it starts it.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Benchmark:
         )
 
     async def _heartbeats(self) -> Measured:
-        """Each heartbeat raises its job's revision, so that the records say how many there were."""
+        """Each heartbeat raises its job's revision, so that the records have their number."""
         running = self.effort.running
         limit = _limit_seconds(running)
         handles: Handles = [*await app.enqueue_many(map(self._hold.request, range(running)))]

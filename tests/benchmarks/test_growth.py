@@ -163,9 +163,9 @@ def test_workers_that_do_not_stop_as_they_should_fail_a_scenario_that_was_fast()
     assert not ok([outcome("clean", 1000), outcome("burst", 1000, stop_problem="2 jobs were left held")])["burst"]
 
 
-@pytest.mark.parametrize("said", ["2 problems", "unfinished after 5 s"])
-def test_a_database_that_was_not_found_clean_fails_a_scenario(said: str) -> None:
-    unclean = replace(outcome("burst", 1000), verified=said)
+@pytest.mark.parametrize("finding", ["2 problems", "unfinished after 5 s"])
+def test_a_database_that_was_not_found_clean_fails_a_scenario(finding: str) -> None:
+    unclean = replace(outcome("burst", 1000), verified=finding)
     assert not ok([outcome("clean", 1000), unclean])["burst"]
 
 

@@ -1,4 +1,4 @@
-"""A figure stands for work that was done: what fails, dies or hangs on the way is said, and never counted."""
+"""A figure stands for work that was done: what fails, dies or hangs is reported, and never counted."""
 
 from __future__ import annotations
 

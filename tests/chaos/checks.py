@@ -59,12 +59,12 @@ async def check_everything(store: Store) -> None:
     """Every job's record agrees with its log, no leases overlap, and no event was written under another worker's
     lease."""
     jobs = await all_jobs(store)
-    told: dict[UUID, list[Event]] = {}
+    tail_events: dict[UUID, list[Event]] = {}
     for event in await whole_tail(store, expected=sum(job.rev for job in jobs)):
-        told.setdefault(event.job_id, []).append(event)
-    assert told.keys() == {job.id for job in jobs}
+        tail_events.setdefault(event.job_id, []).append(event)
+    assert tail_events.keys() == {job.id for job in jobs}
     for job in jobs:
-        events = told[job.id]
+        events = tail_events[job.id]
         check_job(job, events)
         assert problems_of(job, events) == []
         check_owners(events)

@@ -110,6 +110,6 @@ def _asked_of_the_store(ctx: Context, operation: Operation) -> Callable[[], Any]
 def _answer(ask: Callable[[], Any]) -> str:
     try:
         ask()
-    except Exception as refusal:  # noqa: BLE001 - whatever it is, the test should be told
+    except Exception as refusal:  # noqa: BLE001 - the test reports it, whatever it is
         return type(refusal).__name__
     return "accepted"

@@ -72,7 +72,7 @@ class WorkerProcess:
         is another test; then it is continued and stopped a little later."""
         for _ in range(PAUSES_MAX):
             self.process.send_signal(signal.SIGSTOP)
-            assert wait_until(self._stands_still, seconds=10), f"{self} was told to stop and goes on"
+            assert wait_until(self._stands_still, seconds=10), f"{self} received SIGSTOP and continues"
             if not database.is_sqlite or _is_free(database.path):
                 return
             self.process.send_signal(signal.SIGCONT)
@@ -100,7 +100,7 @@ class WorkerProcess:
 
     async def wait_for_log(self, text: str, *, seconds: float = 30.0) -> None:
         await until(lambda: text in self.log or self.failed(), f"{self} says {text!r}", seconds=seconds)
-        assert text in self.log, f"{self} failed before it said {text!r}"
+        assert text in self.log, f"{self} failed before it logged {text!r}"
 
     def failed(self) -> bool:
         """Whether it ended with an error."""

@@ -47,7 +47,7 @@ async def test_no_job_under_a_valid_lease_is_recovered_however_wrong_the_clocks_
         assert len(of_type(events, EventType.CLAIMED)) == 1
         assert len(of_type(events, EventType.HEARTBEAT)) >= 2
     owners = {event.owner for job_id in ids for event in of_type(await history(store, job_id), EventType.CLAIMED)}
-    assert len(owners) == len(staff), "only one of them has worked, so that nobody could have stolen"
+    assert len(owners) == len(staff), "only one of them has worked, so that no lease could have been taken over"
     await check_everything(store)
 
 

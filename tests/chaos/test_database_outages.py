@@ -165,7 +165,7 @@ async def check_all_well(store: Store, processes: WorkerProcesses) -> None:
     assert [worker.exit_code for worker in processes.workers] == [None] * WORKERS
     processes.close()
     await store.close()
-    await until(lambda: processes.database.rows(OTHERS) == [(0,)], "nobody is connected any more")
+    await until(lambda: processes.database.rows(OTHERS) == [(0,)], "no other session is connected any more")
     await store.open()
     await check_everything(store)
 

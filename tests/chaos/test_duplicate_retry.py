@@ -74,8 +74,10 @@ async def check_first_stopped(first: WorkerProcess) -> None:
     Either its heartbeat or the end of its function is the first to notice.
     """
 
-    told = re.compile(r"lost its lease; attempt 1 is not recorded|lost its lease; the outcome of attempt 1 was refused")
-    await until(lambda: told.search(first.log) is not None, "A says that its lease is lost")
+    refusal_line = re.compile(
+        r"lost its lease; attempt 1 is not recorded|lost its lease; the outcome of attempt 1 was refused"
+    )
+    await until(lambda: refusal_line.search(first.log) is not None, "A logs that its lease is lost")
     assert first.exit_code is None
 
 
@@ -131,7 +133,7 @@ async def test_an_error_of_the_paused_worker_does_not_count_for_the_other(
 
     processes.notes.leave("go-2")
     [job] = await ended(store, [job_id])
-    assert job.failures == 1, "the loss counts, the error of somebody without a lease does not"
+    assert job.failures == 1, "the loss counts, the error of a worker without a lease does not"
     await check_second_alone(processes, store, database, job_id)
 
 
@@ -160,7 +162,7 @@ async def test_a_worker_that_took_its_own_job_back_by_recovery_cannot_finish_it(
     processes.notes.leave("go-2")
     await ended(store, [job_id])
     [stall] = of_type(await history(store, job_id), EventType.STALLED)
-    assert first.signed(stall.actor), "somebody else was faster, so that this is not what was tried"
+    assert first.signed(stall.actor), "another worker was faster, so that this is not what was tried"
     await check_applied_once(store, database, [job_id])
     assert (await store.read([job_id]))[job_id].result == "2"
 

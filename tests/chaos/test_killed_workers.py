@@ -82,7 +82,7 @@ def check_losses(point: Point, seen: Seen) -> None:
     if point is Point.AFTER_START:
         assert [(job.attempt, job.failures) for job in lost] == [(2, 1)] * JOBS
     if point is Point.AFTER_COMPLETION:
-        assert len(lost) < JOBS, "what was completed needs nobody"
+        assert len(lost) < JOBS, "completed jobs need no recovery"
     else:
         assert lost, f"nothing was lost by dying at {point}"
 

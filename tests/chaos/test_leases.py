@@ -87,7 +87,7 @@ async def test_a_job_that_hangs_ends_at_its_threshold_and_its_worker_continues(
     assert load(job.error or "")["type"] == "Timeout"
     events = await history(store, hung)
     assert events[-1].cause == "timeout"
-    assert len(of_type(events, EventType.HEARTBEAT)) >= 1, "it hung without a heartbeat, which is another story"
+    assert len(of_type(events, EventType.HEARTBEAT)) >= 1, "it hung without a heartbeat, which is another case"
     [started] = of_type(events, EventType.STARTED)
     assert events[-1].at - started.at >= timedelta(seconds=limit_seconds)
     assert other.status is SUCCEEDED

@@ -91,7 +91,7 @@ def leased_spans(jobs: Iterable[Job], histories: dict[UUID, list[Event]]) -> dic
 def most_at_once(spans: Iterable[list[Span]]) -> int:
     """If one lease ends at the timestamp at which another begins, its slot was free."""
     turns = [
-        (moment, change) for of_one in spans for span in of_one for moment, change in zip(span, (1, -1), strict=True)
+        (at_time, change) for of_one in spans for span in of_one for at_time, change in zip(span, (1, -1), strict=True)
     ]
     held = most = 0
     for _, change in sorted(turns):

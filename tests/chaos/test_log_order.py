@@ -22,12 +22,12 @@ async def test_the_tail_of_the_log_has_a_jobs_events_in_the_order_of_its_revisio
     async with Database(postgres_dsn).opened() as store:
         drive = Driver(store)
         job = await drive.running(policy=POLICY)
-        heart = await _another(postgres_dsn)
+        other = await _another(postgres_dsn)
         async with store.transaction(deadline_seconds=30) as block:
             await block.execute("create table effects (job_id text)")
-            beaten = await Driver(heart).apply(job, Heartbeat())
+            beaten = await Driver(other).apply(job, Heartbeat())
             assert isinstance(await block.apply(drive.request(beaten, Commit("1"))), Applied)
-        await heart.close()
+        await other.close()
         tail = [event.rev for event in await whole_tail(store, expected=5)]
         assert tail == [event.rev for event in await drive.events_of(job.id)]
 

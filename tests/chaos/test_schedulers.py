@@ -109,7 +109,7 @@ async def test_each_due_time_is_fired_once_by_three_schedulers_of_which_one_is_k
     await until_fired(store, before + 4)
     last = await stopped(store)
     assert await fired(store) == every_second(first, last)
-    assert len(await actors(store)) >= 2, "only one of them has fired, so that nobody could have been in the way"
+    assert len(await actors(store)) >= 2, "only one of them has fired, so that they did not compete"
     await all_done(store)
 
 

@@ -1,4 +1,4 @@
-"""`tenure demo`: it tells the truth, also when something is wrong, and leaves nothing behind."""
+"""`tenure demo`: it reports what happened, also when something is wrong, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(database: D
 
 @pytest.mark.parametrize("command", ["redrive", "discard"])
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_text"),
     [
         ((), "give ids, or --all with filters"),
         (("--reason", "timeout"), "add --all to select all that match"),
@@ -236,9 +236,9 @@ async def test_a_bad_id_is_a_wrong_call_and_an_unknown_one_a_finding(database: D
     ],
 )
 def test_ids_and_filters_cannot_be_combined(
-    tmp_path: Path, command: str, arguments: tuple[str, ...], says: str
+    tmp_path: Path, command: str, arguments: tuple[str, ...], expected_text: str
 ) -> None:
     where = f"sqlite:///{tmp_path / 'jobs.db'}"
     answer = tenure("dlq", command, "--database", where, *arguments)
     assert (answer.code, answer.out) == (2, "")
-    assert says in answer.err
+    assert expected_text in answer.err

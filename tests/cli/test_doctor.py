@@ -117,7 +117,7 @@ class Ahead(ModelStore):
 
 
 @pytest.mark.parametrize(
-    ("ahead_seconds", "level", "says"),
+    ("ahead_seconds", "level", "expected_text"),
     [
         (0.0, "ok", "0.000 s behind this machine's (± 0.100 s)"),
         (0.9, "ok", "0.900 s ahead of this machine's"),
@@ -125,12 +125,14 @@ class Ahead(ModelStore):
         (-5.0, "warning", "5.000 s behind this machine's"),
     ],
 )
-async def test_the_skew_of_the_clocks_does_not_count_the_way(ahead_seconds: float, level: str, says: str) -> None:
+async def test_the_skew_of_the_clocks_does_not_count_the_way(
+    ahead_seconds: float, level: str, expected_text: str
+) -> None:
     clock = ManualClock()
     store = Ahead(clock, ahead_seconds=ahead_seconds, trips_seconds=[3.0, 0.2, 7.0, 1.0, 0.4])
     finding = await clock_skew(store, clock)
     assert finding.level == level
-    assert says in finding.message
+    assert expected_text in finding.message
 
 
 RUBBISH = ["", "jobs.db", "mysql://localhost/jobs", "sqlite:", "sqlite://", "://", "postgresql://[::1/x"]

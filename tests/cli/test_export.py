@@ -180,8 +180,8 @@ async def test_no_secret_of_a_lease_leaves_the_database(exported: Path, tmp_path
 
 
 def test_the_log_is_exported_in_its_order(exported: Path, tmp_path: Path) -> None:
-    told = tenure("events", "--json", "--database", f"sqlite:///{tmp_path / 'origin.db'}")
-    log = [json.loads(line) for line in told.out.splitlines()]
+    events = tenure("events", "--json", "--database", f"sqlite:///{tmp_path / 'origin.db'}")
+    log = [json.loads(line) for line in events.out.splitlines()]
     written = [line["event"] for line in read(exported) if line["line"] == "event"]
     assert [(one["job_id"], one["rev"]) for one in written] == [(one["job_id"], one["rev"]) for one in log]
 
@@ -291,9 +291,9 @@ async def test_jobs_and_events_are_exported_in_the_requested_vocabulary(names: t
     assert sum(footer["counts"].values()) == len(lines)
     for name in names:
         words = vocabulary(name)
-        told = [line["job"] for line in lines if line["line"] == "job" and line["vocabulary"] == name]
+        exported_jobs = [line["job"] for line in lines if line["line"] == "job" and line["vocabulary"] == name]
         expected = [words.job(rows[job.id], logs[job.id]) for job in sorted(jobs, key=lambda job: job.id)]
-        assert told == json.loads(msgspec.json.encode(expected))
+        assert exported_jobs == json.loads(msgspec.json.encode(expected))
         translated = [line for line in lines if line["line"] == "event" and line["vocabulary"] == name]
         in_order = sorted(jobs, key=lambda job: job.id)
         reported = [one.as_fields() for job in in_order for one in words.translate_log(job.origin, logs[job.id])]
@@ -349,9 +349,9 @@ async def test_other_writers_of_postgres_wait_during_an_import(
             _wait_for_lock(connection)
             connection.commit()
             assert process.stderr is not None
-            said = process.stderr.read()
+            errors = process.stderr.read()
             assert process.wait(timeout=60) == 3
-    assert "it has operator log" in said
+    assert "it has operator log" in errors
     assert (await contents(database))["jobs"] == []
 
 
@@ -394,11 +394,11 @@ def test_the_page_on_exports_names_every_field_that_a_file_can_have(exported: Pa
     for line in read(exported):
         kind = line.pop("line")
         for name in (*names_in(line.pop(kind, {})), *names_in(line)):
-            assert f"`{name}`" in PAGE, f"docs/guides/export.md does not speak of {name}, of {kind} lines"
+            assert f"`{name}`" in PAGE, f"docs/guides/export.md does not have {name} of {kind} lines"
 
 
 OPAQUE = {"limits", "usage", "policy", "tags", "counts", "schedule"}
-"""Fields whose inside is told of elsewhere."""
+"""Fields whose content is described elsewhere."""
 
 
 def names_in(facts: Line) -> Iterator[str]:

@@ -135,7 +135,7 @@ async def test_an_empty_list_is_reported_and_exits_with_0(database: Database) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected_text"),
     [
         (("--status", "lost"), "'lost' is not one of"),
         (("--tag", "tenant"), "'tenant' is not KEY=VALUE"),
@@ -145,18 +145,18 @@ async def test_an_empty_list_is_reported_and_exits_with_0(database: Database) ->
         (("--limit", "0"), "0 is not in the range"),
     ],
 )
-def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, options: tuple[str, ...], expected_text: str) -> None:
     where = f"sqlite:///{tmp_path / 'jobs.db'}"
     assert tenure("migrate", "--database", where).code == 0
     answer = tenure("jobs", "ls", "--database", where, *options)
     assert (answer.code, answer.out) == (2, "")
-    assert says in answer.err
+    assert expected_text in answer.err
 
 
 # show
 
 
-async def story(store: Store) -> Job:
+async def full_history(store: Store) -> Job:
     driver = Driver(store)
     job = await driver.running(
         payload='{"to":"ada"}',
@@ -172,7 +172,7 @@ async def story(store: Store) -> Job:
 
 async def test_a_job_is_shown_with_its_attempts_events_and_dead_letter(database: Database) -> None:
     async with database.opened() as store:
-        job = await story(store)
+        job = await full_history(store)
     answer = jobs(database, "show", str(job.id), "--json", "--events")
     assert answer.code == 0, answer
     shown = answer.json
@@ -191,7 +191,7 @@ async def test_a_job_is_shown_with_its_attempts_events_and_dead_letter(database:
 
 async def test_the_text_output_of_a_job_has_the_same_facts_and_no_control_characters(database: Database) -> None:
     async with database.opened() as store:
-        job = await story(store)
+        job = await full_history(store)
     answer = jobs(database, "show", str(job.id), "--events")
     assert answer.code == 0, answer
     assert "\x1b" not in answer.out
@@ -225,15 +225,15 @@ async def test_the_artifacts_of_a_job_are_listed(database: Database) -> None:
 @pytest.mark.requirement("WC-12", "WC-13")
 async def test_the_provenance_of_an_ended_job_is_shown(database: Database) -> None:
     async with database.opened() as store:
-        job = await story(store)
+        job = await full_history(store)
         live = await Driver(store).running()
         erased = await Driver(store).apply(live, Complete("7"))
         await store.erase(erased.id, reason="asked", actor=OPERATOR)
         waiting = await Driver(store).add()
-    told = jobs(database, "show", str(job.id), "--provenance", "--json").json["provenance"]
-    assert told["inputs"]["payload"] == {"to": "ada"}
-    assert [attempt["error"] for attempt in told["attempts"]] == [json.loads(ERROR), json.loads(ERROR)]
-    assert (told["outcome"]["status"], told["outcome"]["by"]) == ("dead_lettered", "runner:worker-1")
+    details = jobs(database, "show", str(job.id), "--provenance", "--json").json["provenance"]
+    assert details["inputs"]["payload"] == {"to": "ada"}
+    assert [attempt["error"] for attempt in details["attempts"]] == [json.loads(ERROR), json.loads(ERROR)]
+    assert (details["outcome"]["status"], details["outcome"]["by"]) == ("dead_lettered", "runner:worker-1")
     in_words = jobs(database, "show", str(job.id), "--provenance")
     assert "dead_lettered by runner:worker-1" in in_words.out
     assert "payload:" in jobs(database, "show", str(erased.id), "--provenance").out
@@ -325,7 +325,7 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_text"),
     [
         ((), "give ids, or --all-matching with filters"),
         (("--kind", "mail"), "add --all-matching to select all that match"),
@@ -335,12 +335,12 @@ async def test_all_that_match_are_cancelled_and_what_is_left_is_counted(database
         (("--all-matching", "--yes", "--limit", "0"), "is not in the range"),
     ],
 )
-def test_a_cancel_takes_either_ids_or_a_filter(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_a_cancel_takes_either_ids_or_a_filter(tmp_path: Path, arguments: tuple[str, ...], expected_text: str) -> None:
     where = f"sqlite:///{tmp_path / 'jobs.db'}"
     assert tenure("migrate", "--database", where).code == 0
     answer = tenure("jobs", "cancel", "--database", where, *arguments)
     assert (answer.code, answer.out) == (2, "")
-    assert says in answer.err
+    assert expected_text in answer.err
 
 
 # On a terminal.

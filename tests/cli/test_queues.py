@@ -63,7 +63,7 @@ async def test_what_is_known_of_a_queue_is_forgotten(database: Database) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_text"),
     [
         (("set", "mail"), "give a limit to change"),
         (("set", "mail", "--concurrency", "many"), "neither a number nor none"),
@@ -77,13 +77,13 @@ async def test_what_is_known_of_a_queue_is_forgotten(database: Database) -> None
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(
-    database: Database, arguments: tuple[str, ...], says: str
+    database: Database, arguments: tuple[str, ...], expected_text: str
 ) -> None:
     async with database.opened() as store:
         await store.queues.put("mail", QueueLimits(concurrency_max=3), actor=OPERATOR)
     answer = queues(database, *arguments)
     assert answer.code == 2, answer
-    assert says in answer.err
+    assert expected_text in answer.err
     assert await rules_of(database) == QueueLimits(concurrency_max=3)
 
 

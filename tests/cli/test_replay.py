@@ -25,10 +25,10 @@ async def lived(database: Database) -> list[Job]:
         drive = Driver(store)
         first = await drive.add(payload='{"to":"ada"}')
         running = (await drive.claim())[0]
-        told = await drive.apply(running, Progress(40, "half way"))
-        waiting = await drive.apply(told, Retry(ERROR, 0.0))
+        progressed = await drive.apply(running, Progress(40, "half way"))
+        waiting = await drive.apply(progressed, Retry(ERROR, 0.0))
         again = (await drive.claim())[0]
-        return [first, running, told, waiting, again, await drive.apply(again, Complete('"done"'))]
+        return [first, running, progressed, waiting, again, await drive.apply(again, Complete('"done"'))]
 
 
 def facts(answer: Answer) -> dict[str, Any]:

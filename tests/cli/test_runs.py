@@ -97,13 +97,13 @@ async def test_a_waiting_run_is_shown_with_a_tree_of_its_steps(app: library.App,
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contract_steps, "STEPS_PER_READ", 4)
             assert await all_steps(await app.store(), handle.id) == steps, "all pages are read"
-    told = runs(database, "show", str(handle.id), "--json").json
-    assert (told["job"]["id"], told["waits_for"].split(",")[0]) == (str(handle.id), "a signal")
-    by_key = {step["key"]: step for step in told["steps"]}
+    found = runs(database, "show", str(handle.id), "--json").json
+    assert (found["job"]["id"], found["waits_for"].split(",")[0]) == (str(handle.id), "a signal")
+    by_key = {step["key"]: step for step in found["steps"]}
     assert list(by_key) == [step.key for step in steps]
     assert by_key["0"]["result"] == "pages about otters"
     assert by_key["1"]["error"]["message"] == "no stock"
-    [child] = told["children"]
+    [child] = found["children"]
     assert (child["kind"].rpartition(".")[2], child["status"], "result" in child) == ("mail", "succeeded", False)
     in_words = runs(database, "show", str(handle.id)).out
     record, tree = in_words.split(f"\n\n{len(by_key)} recorded steps\n")
@@ -133,10 +133,10 @@ async def test_secret_fields_of_a_run_are_hidden_unless_they_are_asked_for(
         handle = await visit.enqueue("ada", "s3cret")
         await handle.result(timeout_seconds=60)
     hidden = runs(database, "show", str(handle.id), "--json")
-    told = hidden.json
+    found = hidden.json
     session = {"name": "ada", "access_token": "[redacted]", "nested": [{"password": "[redacted]", "floor": 7}]}
-    assert [told["steps"][0]["result"], told["state"], told["job"]["result"]] == [session] * 3
-    assert told["job"]["payload"] == {"name": "ada", "api_key": "[redacted]"}
+    assert [found["steps"][0]["result"], found["state"], found["job"]["result"]] == [session] * 3
+    assert found["job"]["payload"] == {"name": "ada", "api_key": "[redacted]"}
     in_words = runs(database, "show", str(handle.id), "--secret", "floor").out
     assert "s3cret" not in hidden.out + in_words
     revealed = runs(database, "show", str(handle.id), "--json", "--reveal").json
@@ -153,9 +153,9 @@ async def test_a_signal_is_sent_once_for_a_request_id(app: library.App, database
             sent = runs(database, "signal", wanted, "approved", '"by ada"', "--request-id", "approval-7")
             assert (sent.code, sent.out) == (0, f"{wanted} was sent approved\n")
         assert await handle.result(timeout_seconds=60) == "by ada"
-    told = runs(database, "show", wanted, "--json").json
-    assert [signal["name"] for signal in told["unread_signals"]] == ["late"]
-    assert told["waits_for"] is None
+    found = runs(database, "show", wanted, "--json").json
+    assert [signal["name"] for signal in found["unread_signals"]] == ["late"]
+    assert found["waits_for"] is None
     refused = runs(database, "signal", wanted, "approved")
     assert (refused.code, refused.out) == (1, "")
     assert "succeeded" in refused.err
@@ -176,8 +176,8 @@ async def test_a_signal_beyond_the_limit_is_refused_with_what_to_do(app: library
     assert (refused.code, refused.out) == (1, "")
     assert "run.continue_as" in refused.err
     assert "signals_max" in refused.err
-    told = runs(database, "show", str(handle.id), "--json").json
-    assert [signal["name"] for signal in told["unread_signals"]] == ["late"]
+    found = runs(database, "show", str(handle.id), "--json").json
+    assert [signal["name"] for signal in found["unread_signals"]] == ["late"]
 
 
 @pytest.mark.requirement("WC-12", "WC-13")
@@ -192,16 +192,16 @@ async def test_the_provenance_of_a_run_lists_steps_children_and_unread_signals(
         await handle.result(timeout_seconds=60)
         steps = await all_steps(await app.store(), handle.id)
     shown = tenure("jobs", "show", str(handle.id), "--provenance", "--json", "--database", database.url)
-    told = shown.json["provenance"]
-    assert [call["key"] for call in told["tool_calls"]] == [step.key for step in steps]
-    calls = {call["key"]: call for call in told["tool_calls"]}
+    found = shown.json["provenance"]
+    assert [call["key"] for call in found["tool_calls"]] == [step.key for step in steps]
+    calls = {call["key"]: call for call in found["tool_calls"]}
     assert (calls["0"]["kind"], calls["0"]["name"], calls["0"]["status"]) == ("step", "search", "succeeded")
     assert (calls["0"]["result"], calls["0"]["code_version"]) == ("pages about otters", "3.1")
     assert (calls["1"]["status"], calls["1"]["error"]["message"]) == ("failed", "no stock")
     assert all(call["attempt"] >= 1 and call["duration_seconds"] >= 0 and call["started_at"] for call in calls.values())
-    [child] = told["children"]
+    [child] = found["children"]
     assert (child["key"], child["kind"].rpartition(".")[2]) == ("3", "mail")
-    assert [signal["name"] for signal in told["unread_signals"]] == ["late"]
+    assert [signal["name"] for signal in found["unread_signals"]] == ["late"]
     in_words = tenure("jobs", "show", str(handle.id), "--provenance", "--database", database.url).out
     assert f"\n{len(steps)} steps\n" in in_words
     assert child["job_id"] in in_words

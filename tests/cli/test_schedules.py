@@ -114,7 +114,7 @@ async def test_a_new_schedule_is_made_of_a_job_of_the_app(database: Database, fo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_text"),
     [
         (("--cron", "0 9 * * *"), "'new' does not exist"),
         (("--app", "shop:app", "--cron", "@daily"), "--app and --kind must be given together"),
@@ -128,13 +128,13 @@ async def test_a_new_schedule_is_made_of_a_job_of_the_app(database: Database, fo
     ],
 )
 async def test_a_new_schedule_that_makes_no_sense_is_refused(
-    arguments: tuple[str, ...], says: str, folder: Path
+    arguments: tuple[str, ...], expected_text: str, folder: Path
 ) -> None:
     database = Database(f"sqlite:///{folder / 'jobs.db'}")
     await prepared(database)
     refused = schedules(database, "put", "new", *arguments, cwd=folder)
     assert (refused.code, refused.out) == (2, "")
-    assert says in refused.err
+    assert expected_text in refused.err
     assert schedules(database, "ls", "--json").json == {"schedules": []}
 
 
@@ -189,7 +189,7 @@ async def test_the_next_times_of_a_schedule_begin_with_what_is_written_down(data
     assert first == FAR
     assert timedelta(0) < second - first < timedelta(days=4)
     assert len(schedules(database, "next", "morning").out.splitlines()) == 6
-    for arguments, says in (
+    for arguments, expected_text in (
         (("nobody",), "'nobody' does not exist"),
         ((), "give either NAME or --cron"),
         (("morning", "--cron", "@daily"), "give either NAME or --cron"),
@@ -198,4 +198,4 @@ async def test_the_next_times_of_a_schedule_begin_with_what_is_written_down(data
     ):
         refused = schedules(database, "next", *arguments)
         assert refused.code == 2
-        assert says in refused.err
+        assert expected_text in refused.err

@@ -146,13 +146,13 @@ async def test_watching_without_a_terminal_prints_the_lines_again(database: Data
 
 
 def test_watching_makes_no_one_document_and_no_pause_of_nothing() -> None:
-    for options, says in (
+    for options, expected_text in (
         (("--json", "--watch", "1"), "--json and --watch cannot be combined"),
         (("--watch", "0"), "not in the range"),
     ):
         answer = tenure("stats", *options)
         assert (answer.code, answer.out) == (2, "")
-        assert says in answer.err
+        assert expected_text in answer.err
 
 
 async def test_a_database_without_schema_is_not_fit(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""What a row of signals asks for, by a manual clock."""
+"""What several signals in a row request, by a manual clock."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Following:
         assert len(self.events) >= count, (self.keys, self._err.read_text())
 
     def interrupt(self) -> tuple[int, str]:
-        """Its exit code, and what it said about it."""
+        """Its exit code and standard error."""
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(timeout=60), self._err.read_text()
 
@@ -103,9 +103,9 @@ async def test_the_log_is_followed_without_gap_or_repetition_and_from_where_it_w
             tail.wait_for(16)
             assert tail.keys == expected
             position = tail.events[9]["position"]
-            code, said = tail.interrupt()
+            code, errors = tail.interrupt()
             assert code == 130
-            assert said == f"tenure: interrupted; resume with: --from {tail.events[-1]['position']}\n"
+            assert errors == f"tenure: interrupted; resume with: --from {tail.events[-1]['position']}\n"
         with following(database, tmp_path / "second", "--from", position) as tail:
             tail.wait_for(6)
             await work()
@@ -123,9 +123,7 @@ async def test_the_log_is_printed_once_up_to_its_end_and_on_from_a_position(data
         driver = Driver(store)
         job = await driver.apply(await driver.running(), Complete("1"))
         await store.enqueue([driver.enqueue() for _ in range(PAGE_EVENTS)])
-        assert len(await whole_tail(store, expected=PAGE_EVENTS + 4)) == PAGE_EVENTS + 4, (
-            "nobody's transaction holds it back"
-        )
+        assert len(await whole_tail(store, expected=PAGE_EVENTS + 4)) == PAGE_EVENTS + 4, "no transaction holds it back"
     whole = [json.loads(line) for line in events(database, "--json").out.splitlines()]
     assert [(event["job_id"], event["rev"]) for event in whole[:4]] == [(str(job.id), rev) for rev in range(1, 5)]
     assert len({(event["job_id"], event["rev"]) for event in whole}) == len(whole) == PAGE_EVENTS + 4
@@ -173,19 +171,19 @@ async def test_without_a_position_only_later_events_are_printed(database: Databa
         before = {
             str(added.job.id) for added in await store.enqueue([driver.enqueue() for _ in range(2 * PAGE_EVENTS + 1)])
         }
-        assert len(await whole_tail(store, expected=len(before))) == len(before), "nobody's transaction holds it back"
+        assert len(await whole_tail(store, expected=len(before))) == len(before), "no transaction holds it back"
         with following(database, tmp_path / "now") as tail:
             later: list[str] = []
-            # When it has begun to listen cannot be seen from outside, so jobs are added until one is told.
+            # When it has begun to listen cannot be seen from outside, so jobs are added until one is printed.
             for _ in range(600):
                 later.append(str((await driver.add()).id))
                 if wait_until(lambda: bool(tail.events), seconds=0.1):
                     break
-            assert tail.events, "nothing was told"
-            told = [job_id for job_id, _ in tail.keys]
-            assert not before & {*told}
-            first = later.index(told[0])
-            assert later[first : first + len(told)] == told
+            assert tail.events, "nothing was printed"
+            received = [job_id for job_id, _ in tail.keys]
+            assert not before & {*received}
+            first = later.index(received[0])
+            assert later[first : first + len(received)] == received
 
 
 async def test_a_job_is_followed_to_its_end(database: Database, tmp_path: Path) -> None:

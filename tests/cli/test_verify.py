@@ -1,4 +1,4 @@
-"""`tenure verify` in a process of its own, on real databases: sound ones, and ones that somebody has tampered with."""
+"""`tenure verify` in a process of its own, on real databases: sound ones, and manipulated ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tenure worker` with real processes: it works, it stops without losing anything, and it says what is wrong."""
+"""`tenure worker` with real processes: it works, it stops without losing anything, and it reports what is wrong."""
 
 from __future__ import annotations
 
@@ -353,8 +353,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("target", "says"), WRONG)
-def test_a_wrong_target_is_reported_in_one_line(folder: Path, target: str, says: str) -> None:
+@pytest.mark.parametrize(("target", "expected_text"), WRONG)
+def test_a_wrong_target_is_reported_in_one_line(folder: Path, target: str, expected_text: str) -> None:
     (folder / "notes.txt").write_text("Dear Ada")
     (folder / "two.py").write_text("import tenure\none, other = tenure.App(), tenure.App()\n")
     (folder / "bare.py").write_text("app = 1\n")
@@ -363,7 +363,7 @@ def test_a_wrong_target_is_reported_in_one_line(folder: Path, target: str, says:
     (folder / "other" / "json.py").write_text(SHOP)
     answer = tenure("worker", target, cwd=folder)
     assert (answer.code, answer.out) == (2, ""), answer
-    assert says in answer.err
+    assert expected_text in answer.err
     assert len(answer.err.splitlines()) == 1
 
 
@@ -409,11 +409,14 @@ def test_options_that_make_no_sense_are_refused(folder: Path, options: tuple[str
 
 
 def test_an_unusable_database_is_reported_at_the_start(folder: Path, postgres_dsn: str) -> None:
-    for url, says in [("postgresql://a:secret@127.0.0.1:1/x", "cannot be reached"), (postgres_dsn, "tenure migrate")]:
+    for url, expected_text in [
+        ("postgresql://a:secret@127.0.0.1:1/x", "cannot be reached"),
+        (postgres_dsn, "tenure migrate"),
+    ]:
         for processes in ("1", "2"):
             answer = tenure("worker", "shop:app", "--database", url, "--processes", processes, cwd=folder)
             assert answer.code == 3, answer
-            assert says in answer.err
+            assert expected_text in answer.err
             assert "secret" not in answer.err
 
 
@@ -510,7 +513,7 @@ class Terminal:
             while more := os.read(self._descriptor, 65_536):
                 self._read += more
         except OSError:
-            pass  # There is nothing just now, or nobody holds the other end any more.
+            pass  # No output at present, or the other end is closed.
         return self._read.decode(errors="replace")
 
 

@@ -52,7 +52,7 @@ def test_a_row_has_every_column() -> None:
 
 
 class Minutes(ManualClock):
-    """A clock on which nobody sleeps for ever."""
+    """A clock on which no sleep lasts for ever."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds)

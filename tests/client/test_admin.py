@@ -453,13 +453,13 @@ async def test_the_provenance_of_an_ended_job_names_the_version_of_the_program_t
     await drive.apply(running, Retry(ERROR, delay_seconds=0))
     await drive.claim(worker="stranger")
     await admin.cancel(running.id, hard=True, reason="enough")
-    story = await admin.provenance(running.id)
-    assert [(one.owner, one.code_version, one.error) for one in story.attempts] == [
+    found = await admin.provenance(running.id)
+    assert [(one.owner, one.code_version, one.error) for one in found.attempts] == [
         ("worker-1", "2.1", ERROR),
         ("stranger", None, None),
     ]
-    assert (story.outcome.status, story.outcome.by, story.outcome.reason) == (CANCELLED, "client:operator", "enough")
-    assert msgspec.json.encode(story)
+    assert (found.outcome.status, found.outcome.by, found.outcome.reason) == (CANCELLED, "client:operator", "enough")
+    assert msgspec.json.encode(found)
     with pytest.raises(JobNotFound):
         await admin.provenance(drive.random.job_id())
 

@@ -154,8 +154,8 @@ async def test_many_schedules_that_are_due_together_are_all_fired(place: Place) 
     assert len({(job.origin.tags or {})[SCHEDULE_TAG] for job in page.jobs}) == len(page.jobs) == count
 
 
-class LostAnswers:
-    """A store's schedules whose answers to firings get lost: it was done, and nobody knows."""
+class LostReplies:
+    """A store's schedules whose replies to firings get lost after the commit."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -165,7 +165,7 @@ class LostAnswers:
         return getattr(self._store.schedules, name)
 
     @property
-    def schedules(self) -> LostAnswers:
+    def schedules(self) -> LostReplies:
         return self
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult] | None:
@@ -177,7 +177,7 @@ class LostAnswers:
 async def test_a_firing_whose_answer_is_lost_is_not_repeated(place: Place) -> None:
     await place.put(schedule(missed="all"))
     place.clock.advance(130)
-    lossy = LostAnswers(place.store)
+    lossy = LostReplies(place.store)
     with pytest.raises(StoreUnavailable):
         await place.scheduler(lossy).scan()
     await place.scheduler().scan()
@@ -325,7 +325,7 @@ async def test_a_schedule_can_be_put_paused_resumed_edited_triggered_and_removed
         assert await app.schedules.get("morning") == record
         assert list(await app.schedules.list()) == [record]
         again = await app.schedules.put(send.request("ada"), "0 9 * * 1-5", name="morning", timezone="Europe/Berlin")
-        assert again == record, "what says nothing new changes nothing"
+        assert again == record, "the same declaration again changes nothing"
         paused = await app.schedules.pause("morning")
         assert paused.paused_at is not None
         assert await app.schedules.pause("morning") == paused
@@ -386,10 +386,10 @@ async def test_a_wrong_schedule_is_refused_where_it_is_written(tmp_path: Any) ->
             (send.options(request_id="r").request("ada"), "@daily", {}, "request_id: cannot be set on a schedule"),
             (send.request("ada"), "0 0 30 2 *", {}, "cron: day of month: '30' comes in none of the months"),
         ]
-        for call, cron, facts, says in refused:
-            with pytest.raises(InvalidInput, match=says.replace("'", ".")):
+        for call, cron, facts, expected_text in refused:
+            with pytest.raises(InvalidInput, match=expected_text.replace("'", ".")):
                 app.schedule(call, cron, **facts)
-            with pytest.raises(InvalidInput, match=says.replace("'", ".")):
+            with pytest.raises(InvalidInput, match=expected_text.replace("'", ".")):
                 await app.schedules.put(call, cron, **facts)
         with pytest.raises(PayloadRefused):
             app.schedule(send, "@daily")
@@ -484,15 +484,15 @@ def by_hand(database: Database, statement: str) -> None:
             server.execute(statement.format(schedules="tenure.schedules").encode())
 
 
-@pytest.mark.parametrize("spoilt", ["kind = ''", "cron = 'x'", "policy_id = 123456"])
+@pytest.mark.parametrize("damage", ["kind = ''", "cron = 'x'", "policy_id = 123456"])
 async def test_a_schedule_that_was_corrupted_by_hand_blocks_no_other(
-    database: Database, spoilt: str, caplog: pytest.LogCaptureFixture
+    database: Database, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with database.opened() as store:
         due = (await store.now()).replace(microsecond=0) - timedelta(minutes=1)
         for name in ("a", "b"):
             await store.schedules.put(schedule(name), next_at=due, paused=False, expected_rev=0, actor=OPERATOR)
-        by_hand(database, f"update {{schedules}} set rev = rev + 1, {spoilt} where name = 'a'")
+        by_hand(database, f"update {{schedules}} set rev = rev + 1, {damage} where name = 'a'")
         scheduler = Scheduler(store, Seams(), name="worker-1")
         with caplog.at_level(logging.ERROR):
             await scheduler.scan()

@@ -119,7 +119,7 @@ def child(command: Command, go: int, out: int) -> None:
         if command.waits_for_go:
             os.read(go, 1)
         report = asyncio.run(run_command(command))
-    except BaseException:  # noqa: BLE001 - whatever it is, the test has to hear of it
+    except BaseException:  # noqa: BLE001 - the test reports it, whatever it is
         report = Report(test_error=traceback.format_exc())
     with os.fdopen(out, "wb") as pipe:
         pipe.write(msgspec.json.encode(report))

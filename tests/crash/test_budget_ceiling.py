@@ -45,8 +45,8 @@ class Runs:
         handle = await self._workflow.options(queue=name).enqueue(str(self._folder / name), name)
         self.handles[name] = handle
         job = await handle.refresh()
-        told = Command(scenario=BUDGET_RUN_SCENARIO.name, url=self._app.database, jobs=[job], crash_at=point)
-        end = processes.run(told)
+        run_command = Command(scenario=BUDGET_RUN_SCENARIO.name, url=self._app.database, jobs=[job], crash_at=point)
+        end = processes.run(run_command)
         if end.report is not None:
             assert end.report.acknowledged, end.report
             return False

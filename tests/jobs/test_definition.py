@@ -109,7 +109,7 @@ def test_what_a_model_of_pydantic_refuses_is_refused_with_the_name_of_the_field(
 
 @pytest.mark.requirement("EH-05")
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "expected_text"),
     [
         (lambda k: k.payload(), "name"),
         (lambda k: k.payload("ada", 2, 3), "too many"),
@@ -128,9 +128,9 @@ def test_what_a_model_of_pydantic_refuses_is_refused_with_the_name_of_the_field(
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_name_of_the_field(
-    call: Callable[[JobDefinition[..., Any]], str], says: str
+    call: Callable[[JobDefinition[..., Any]], str], expected_text: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=says) as refusal:
+    with pytest.raises(InvalidInput, match=expected_text) as refusal:
         call(kind(greet))
     assert "greet" in str(refusal.value)
 

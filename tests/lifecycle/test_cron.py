@@ -20,13 +20,13 @@ BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lo
 ZONES = (BERLIN, NEW_YORK, LORD_HOWE, "Asia/Kolkata", "UTC", "America/St_Johns", "America/Havana", "Pacific/Apia")
 
 
-def moment(text: str) -> datetime:
+def timestamp(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def due(cron: str, zone: str, after: str, until: str) -> list[str]:
     """The due times between two moments, on the zone's wall clock."""
-    found = due_times(parse_cron(cron), time_zone(zone), after=moment(after), until=moment(until))
+    found = due_times(parse_cron(cron), time_zone(zone), after=timestamp(after), until=timestamp(until))
     return [one.astimezone(time_zone(zone)).strftime("%d %H:%M %z") for one in found]
 
 
@@ -60,8 +60,8 @@ def test_in_autumn_a_named_time_that_comes_twice_is_due_the_first_time() -> None
 
 
 def test_between_the_two_times_the_next_one_is_tomorrow() -> None:
-    between = moment("2026-10-25T02:15+01:00")
-    assert parse_cron("30 2 * * *").next_after(between, time_zone(BERLIN)) == moment("2026-10-26T02:30+01:00")
+    between = timestamp("2026-10-25T02:15+01:00")
+    assert parse_cron("30 2 * * *").next_after(between, time_zone(BERLIN)) == timestamp("2026-10-26T02:30+01:00")
 
 
 def test_an_interval_stays_even_over_daylight_saving_changes() -> None:
@@ -69,9 +69,11 @@ def test_an_interval_stays_even_over_daylight_saving_changes() -> None:
         ("2026-03-29T00:00+01:00", "2026-03-29T06:00+02:00"),
         ("2026-10-25T00:00+02:00", "2026-10-25T06:00+01:00"),
     ):
-        found = list(due_times(parse_cron("*/20 * * * *"), time_zone(BERLIN), after=moment(after), until=moment(until)))
+        found = list(
+            due_times(parse_cron("*/20 * * * *"), time_zone(BERLIN), after=timestamp(after), until=timestamp(until))
+        )
         assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=20)}
-        assert len(found) == 3 * (moment(until) - moment(after)) // timedelta(hours=1)
+        assert len(found) == 3 * (timestamp(until) - timestamp(after)) // timedelta(hours=1)
 
 
 def test_a_repetition_in_an_hour_that_is_missing_is_not_due_and_twice_in_one_that_comes_twice() -> None:
@@ -189,7 +191,7 @@ def test_midnight_that_is_missing_is_due_when_the_day_begins() -> None:
     ],
 )
 def test_an_expression_has_the_meaning_of_cron(cron: str, expected: list[str]) -> None:
-    begin = moment("2026-01-01T00:00+00:00")
+    begin = timestamp("2026-01-01T00:00+00:00")
     found = islice(due_times(parse_cron(cron), UTC, after=begin, until=begin + timedelta(days=400)), 3)
     assert [one.strftime("%m-%d %H:%M") for one in found] == expected
 
@@ -200,17 +202,21 @@ def test_every_name_is_an_expression() -> None:
 
 
 def test_a_day_that_comes_every_28_years_is_found() -> None:
-    assert parse_cron("0 0 29 2 *").next_after(moment("2096-03-01T00:00+00:00"), UTC) == moment("2104-02-29T00:00Z")
-    assert parse_cron("0 0 * 2 mon#5").next_after(moment("2026-01-01T00:00+00:00"), UTC) == moment("2044-02-29T00:00Z")
+    assert parse_cron("0 0 29 2 *").next_after(timestamp("2096-03-01T00:00+00:00"), UTC) == timestamp(
+        "2104-02-29T00:00Z"
+    )
+    assert parse_cron("0 0 * 2 mon#5").next_after(timestamp("2026-01-01T00:00+00:00"), UTC) == timestamp(
+        "2044-02-29T00:00Z"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("every 1s", 1), ("every 90s", 90), ("Every 5 m", 300), ("every 2h", 7200)]
 )
 def test_an_interval_is_due_at_its_multiples(text: str, seconds: int) -> None:
-    begin = moment("2026-01-01T00:00:00.5+00:00")
+    begin = timestamp("2026-01-01T00:00:00.5+00:00")
     found = list(
-        islice(due_times(parse_cron(text), time_zone(BERLIN), after=begin, until=moment("2027-01-01T00:00Z")), 5)
+        islice(due_times(parse_cron(text), time_zone(BERLIN), after=begin, until=timestamp("2027-01-01T00:00Z")), 5)
     )
     assert all(one.timestamp() % seconds == 0 for one in found)
     assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(seconds=seconds)}
@@ -221,7 +227,7 @@ def test_an_interval_is_due_at_its_multiples(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cron", "says"),
+    ("cron", "expected_text"),
     [
         ("60 * * * *", "cron: minute: '60' must lie between 0 and 59"),
         ("* 24 * * *", "cron: hour: '24' must lie between 0 and 23"),
@@ -247,10 +253,10 @@ def test_an_interval_is_due_at_its_multiples(text: str, seconds: int) -> None:
         (7, "must be text such as"),
     ],
 )
-def test_a_refusal_names_the_field_and_what_is_wrong_with_it(cron: str, says: str) -> None:
+def test_a_refusal_names_the_field_and_what_is_wrong_with_it(cron: str, expected_text: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
         parse_cron(cron)
-    assert says in str(refusal.value)
+    assert expected_text in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "Europe", "europe/berlin\x00"])
@@ -287,7 +293,9 @@ def field(least: int, most: int) -> st.SearchStrategy[str]:
 
 CRONS = st.tuples(field(0, 59), field(0, 23), field(1, 28), field(1, 12), field(0, 7)).map(" ".join)
 WHENS = st.one_of(CRONS, st.integers(1, 100_000).map(lambda seconds: f"every {seconds}s"))
-YEARS = st.integers(0, 26 * 365 * 86_400).map(lambda seconds: moment("2009-01-01T00:00Z") + timedelta(seconds=seconds))
+YEARS = st.integers(0, 26 * 365 * 86_400).map(
+    lambda seconds: timestamp("2009-01-01T00:00Z") + timedelta(seconds=seconds)
+)
 CHANGES = st.sampled_from(
     [
         "2026-03-29T01:00Z",
@@ -303,7 +311,7 @@ CHANGES = st.sampled_from(
 """Moments at which the clocks of some of the zones were changed."""
 MOMENTS = st.one_of(
     YEARS,
-    st.tuples(CHANGES, st.integers(-200_000, 200_000)).map(lambda one: moment(one[0]) + timedelta(seconds=one[1])),
+    st.tuples(CHANGES, st.integers(-200_000, 200_000)).map(lambda one: timestamp(one[0]) + timedelta(seconds=one[1])),
 )
 
 

@@ -114,8 +114,8 @@ class Case:
 
 
 CASES = [
-    Case(operation, Requested(operation.type, role, holder, rev, request, **said))
-    for (operation, said), role, holder, rev, request in product(OPERATIONS, Role, HOLDERS, REVS, REQUESTS)
+    Case(operation, Requested(operation.type, role, holder, rev, request, **fields))
+    for (operation, fields), role, holder, rev, request in product(OPERATIONS, Role, HOLDERS, REVS, REQUESTS)
 ]
 
 
@@ -140,7 +140,7 @@ def logged_before(case: Case, job: Job) -> list[Event]:
     """What the log would hold of this request if it had been applied before, with this body or with another."""
     if case.asked.request == "new":
         return []
-    said = case.operation.event_fields()
+    fields = case.operation.event_fields()
     written = Event(
         job_id=job.id,
         rev=job.rev,
@@ -151,9 +151,9 @@ def logged_before(case: Case, job: Job) -> list[Event]:
         attempt=job.attempt,
         actor="somebody",
         request_id="r",
-        cause=said.cause or CAUSES[EventType(EXPECTED[case.asked.operation].event)],
-        detail=said.detail,
-        digest=said.digest,
+        cause=fields.cause or CAUSES[EventType(EXPECTED[case.asked.operation].event)],
+        detail=fields.detail,
+        digest=fields.digest,
     )
     if case.asked.request == "repeated":
         return [written]
@@ -255,7 +255,7 @@ def test_the_combinations_reach_every_verdict_and_every_arrow() -> None:
 
 
 WAITERS: tuple[Operation, ...] = (Claim(TOKEN), Stall(), TimeOut(ERROR))
-"""What waits for a moment by the database's clock, but for a requeue."""
+"""What waits for a time of the database's clock, except a requeue."""
 
 
 @pytest.mark.requirement("LC-06")

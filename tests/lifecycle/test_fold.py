@@ -74,10 +74,10 @@ async def test_a_difference_is_named_with_both_values() -> None:
 
 BREAKS: dict[str, tuple[int, dict[str, Any]]] = {
     "a gap in the revisions": (4, {"rev": 9}),
-    "an arrow that is not in the table": (2, {"to_status": SUCCEEDED}),
+    "a transition that is not in the table": (2, {"to_status": SUCCEEDED}),
     "a step that starts elsewhere": (5, {"from_status": QUEUED}),
     "time that goes back": (7, {"at": "earlier"}),
-    "an attempt that nobody claimed": (3, {"attempt": 2}),
+    "an attempt that was not claimed": (3, {"attempt": 2}),
     "a second commit": (-1, {"commits": True}),
     "a first event that is not the enqueue": (0, {"type": EventType.CLAIMED}),
 }
@@ -137,5 +137,5 @@ async def test_a_record_that_breaks_an_invariant_is_found_out(status: Status, ch
     situation = next(s for s in SITUATIONS if s.facts.status == status.value)
     tokens = await situation.recipe(Setup(Driver(store), clock))
     row = store._rows[tokens.id]
-    moment = {name: row.updated_at if value == "now" else value for name, value in changes.items()}
-    assert violations(msgspec.structs.replace(row, **moment)) != []
+    columns = {name: row.updated_at if value == "now" else value for name, value in changes.items()}
+    assert violations(msgspec.structs.replace(row, **columns)) != []

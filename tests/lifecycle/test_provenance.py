@@ -1,4 +1,4 @@
-"""The story of an ended job, read off its record and log, whoever ended it."""
+"""The provenance of an ended job, from its record and log, whichever actor ended it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OTHER_ERROR = '{"type":"KeyError","message":"gone"}'
 
 
 class World:
-    """A model store whose clock only moves when told."""
+    """A model store with a manual clock."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

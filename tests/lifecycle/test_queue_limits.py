@@ -1,4 +1,4 @@
-"""What a queue's rules let through, as pure functions."""
+"""Limits of a queue, as pure functions."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_candidates_go_by_priority_then_time_since_due_then_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "says"),
+    ("rules", "expected_text"),
     [
         ({"concurrency_max": 0}, "pause it instead"),
         ({"key_concurrency_max": -1}, "key_concurrency_max"),
@@ -149,8 +149,8 @@ def test_candidates_go_by_priority_then_time_since_due_then_age() -> None:
         ({"fair": 1}, "fair"),
     ],
 )
-def test_invalid_limits_are_refused(rules: dict[str, object], says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
+def test_invalid_limits_are_refused(rules: dict[str, object], expected_text: str) -> None:
+    with pytest.raises(InvalidInput, match=expected_text):
         QueueLimits(**rules)  # type: ignore[arg-type]
 
 

@@ -1,5 +1,4 @@
-"""Policies that make no sense are refused where they are made, and what makes two enqueues the same is named alike
-everywhere."""
+"""Policies that make no sense are refused where they are made, and two equal enqueues have the same digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tenure verify` says about one job: nothing where all is well, and exactly what is wrong where something is."""
+"""What `tenure verify` reports about one job: nothing for a sound one, and exactly what is wrong with another."""
 
 from __future__ import annotations
 
@@ -111,19 +111,21 @@ JOB_DAMAGE: list[tuple[str, dict[str, Any], ProblemType, str]] = [
 
 @pytest.mark.requirement("EL-02")
 @pytest.mark.parametrize(
-    ("changes", "problem_type", "says"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE]
+    ("changes", "problem_type", "expected_text"), [case[1:] for case in JOB_DAMAGE], ids=[c[0] for c in JOB_DAMAGE]
 )
 async def test_a_record_that_was_changed_by_hand_is_named(
-    driver: Driver, changes: dict[str, Any], problem_type: ProblemType, says: str
+    driver: Driver, changes: dict[str, Any], problem_type: ProblemType, expected_text: str
 ) -> None:
     job, events = await finished(driver)
     problems = problems_of(msgspec.structs.replace(job, **changes), events)
-    assert [problem for problem in problems if problem.type is problem_type and says in problem.message], problems
+    assert [problem for problem in problems if problem.type is problem_type and expected_text in problem.message], (
+        problems
+    )
     assert {problem.job_id for problem in problems} == {job.id}
 
 
 EVENT_DAMAGE: list[tuple[str, int, dict[str, Any], str]] = [
-    ("an arrow", 3, {"to_status": Status.FAILED}, "started from claimed to failed is not in the table"),
+    ("a transition", 3, {"to_status": Status.FAILED}, "started from claimed to failed is not in the table"),
     ("the chain", 3, {"rev": 7}, "follows revision 2"),
     ("its attempt", 3, {"attempt": 2}, "has attempt 2 after attempt 1"),
     ("a second commit", 5, {"commits": True}, "succeeded is marked as the commit, and that is wrong"),
@@ -133,13 +135,17 @@ EVENT_DAMAGE: list[tuple[str, int, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rev", "changes", "says"), [c[1:] for c in EVENT_DAMAGE], ids=[c[0] for c in EVENT_DAMAGE])
+@pytest.mark.parametrize(
+    ("rev", "changes", "expected_text"), [c[1:] for c in EVENT_DAMAGE], ids=[c[0] for c in EVENT_DAMAGE]
+)
 async def test_an_event_that_was_changed_by_hand_is_named_with_its_revision(
-    driver: Driver, rev: int, changes: dict[str, Any], says: str
+    driver: Driver, rev: int, changes: dict[str, Any], expected_text: str
 ) -> None:
     job, events = await finished(driver)
     problems = problems_of(job, with_event(events, rev, **changes))
-    named = [problem for problem in problems if problem.type is ProblemType.BROKEN_LOG and says in problem.message]
+    named = [
+        problem for problem in problems if problem.type is ProblemType.BROKEN_LOG and expected_text in problem.message
+    ]
     assert [problem.rev for problem in named] == [changes.get("rev", rev)], problems
 
 
@@ -151,9 +157,9 @@ async def test_an_event_that_was_removed_breaks_the_chain(driver: Driver) -> Non
 
 async def test_the_last_events_removed_leave_a_record_ahead_of_its_log(driver: Driver) -> None:
     job, events = await finished(driver)
-    says = {problem.message for problem in problems_of(job, events[:-1])}
-    assert "rev is 5 in the record, 4 by the log" in says
-    assert "status is 'succeeded' in the record, 'running' by the log" in says
+    expected_text = {problem.message for problem in problems_of(job, events[:-1])}
+    assert "rev is 5 in the record, 4 by the log" in expected_text
+    assert "status is 'succeeded' in the record, 'running' by the log" in expected_text
 
 
 async def test_time_that_goes_back_within_a_log_is_named(driver: Driver) -> None:
@@ -169,8 +175,8 @@ async def test_what_follows_a_commit_is_only_what_may_follow_it(driver: Driver, 
     forged = [*events[:3], msgspec.structs.replace(events[2], rev=4, type=EventType.COMMITTED, commits=True)]
     forged[3] = msgspec.structs.replace(forged[3], from_status=Status.RUNNING)
     forged.append(msgspec.structs.replace(events[3], rev=5))
-    says = [problem.message for problem in problems_of(job, forged) if problem.rev == 5]
-    assert says == ["released follows the commit"]
+    expected_text = [problem.message for problem in problems_of(job, forged) if problem.rev == 5]
+    assert expected_text == ["released follows the commit"]
 
 
 @pytest.mark.parametrize("field", ["payload", "queue", "dedupe_key", "correlation_id"])
@@ -253,8 +259,8 @@ async def test_signals_must_be_those_that_the_log_names(driver: Driver) -> None:
         ({2: ("stop", "7")}, ["the signal is not the one that was sent"]),
         ({2: ("go", "7"), 3: ("go", "7")}, ["no event records the signal"]),
     ]
-    for kept, says in wrong:
-        assert [problem.message for problem in signal_problems(job, events, kept)] == says
+    for kept, expected_text in wrong:
+        assert [problem.message for problem in signal_problems(job, events, kept)] == expected_text
 
 
 class Tampered(ModelStore):

@@ -41,7 +41,7 @@ async def recovery_goes_by_the_clock_of_the_database(off_seconds: float) -> None
         assert await mender.scan() == 0
         assert (await drive.job(job.id)).status is RUNNING
         database.advance(60)
-        assert await mender.scan() == 1, "the lease is over, and nobody took the job back"
+        assert await mender.scan() == 1, "the lease has expired, and the job was not recovered"
         recovered = await drive.job(job.id)
         assert (recovered.status, (await drive.events_of(job.id))[-2].cause) == (QUEUED, "lease_expired")
     finally:

@@ -137,7 +137,9 @@ MUTANTS = (
         r"assert",
         digest_of_every_origin_changes,
     ),
-    Mutant("the end of a child wakes nobody", "a parent waits for ever", Kit(LAST_CHILD), r"assert", end_wakes_nobody),
+    Mutant(
+        "the end of a child wakes no parent", "a parent waits for ever", Kit(LAST_CHILD), r"assert", end_wakes_nobody
+    ),
     Mutant(
         "a suspend for children is not tested",
         "a job waits for children that ended before it suspended",

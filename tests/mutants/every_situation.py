@@ -16,5 +16,5 @@ async def run_every_situation(setup: Setup) -> None:
     for _ in range(2):
         await drive.store.enqueue([request])
     await drive.store.enqueue([drive.enqueue("twice", dedupe_key="ada")])
-    told = await drive.add("told")
-    await drive.apply(told.id, Signal("go", "[1]"), actor=CLIENT)
+    with_signal = await drive.add("told")
+    await drive.apply(with_signal.id, Signal("go", "[1]"), actor=CLIENT)

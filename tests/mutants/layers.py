@@ -344,8 +344,8 @@ class History:
     async def _run(self, stores: FreshStores) -> None:
         async with stores.store(self.store) as (store, clock):
             seen = checker.History("client")
-            told = checker.recorded(store, seen, now=ManualClock().now)
-            await run_every_situation(Setup(Driver(told), clock))
+            recording = checker.recorded(store, seen, now=ManualClock().now)
+            await run_every_situation(Setup(Driver(recording), clock))
             problems = checker.check_history(seen, await checker.snapshot(store))
         assert problems == [], "; ".join(map(str, problems))
 

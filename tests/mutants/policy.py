@@ -171,14 +171,14 @@ MUTANTS = (
     ),
     Mutant(
         "`<` for `<=` at expiry",
-        "a lease is still good at the moment at which it ends",
+        "a lease is still valid at the time at which it ends",
         Verdicts(),
         r"expired.*instead of LeaseLost",
         expired_is_still_live,
     ),
     Mutant(
         "`>=` for `>` at expiry",
-        "recovery leaves a job alone at the moment at which its lease ends",
+        "recovery skips a job at the time at which its lease ends",
         Verdicts(),
         r"not applied: Failure\(error=NotYet",
         live_is_already_expired,

@@ -217,14 +217,14 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: `>=` for `>` at expiry",
-        "a job is completed at the moment at which its lease ends",
+        "a job is completed at the time at which its lease ends",
         StoreVerdicts(OperationType.COMPLETE, "postgres"),
         r"expired.*holder='owner'.*Applied",
         postgres_complete_at_expiry,
     ),
     Mutant(
         "PostgreSQL: `<` for `<=` at expiry",
-        "a job is not taken back at the moment at which its lease ends",
+        "a job is not recovered at the time at which its lease ends",
         StoreVerdicts(OperationType.STALL, "postgres"),
         r"expired|changed 20 times",
         postgres_stall_too_late,
@@ -273,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a claim before the enqueue",
-        "what a claim by rules writes has the number that its transaction got before the job was there",
+        "what a claim within limits writes has the number that its transaction got before the job was there",
         OnPostgres(test_a_job_enqueued_while_a_claim_waited_for_limits_is_dated_before_its_claim),
         r"revisions\(await whole_tail",
         postgres_claim_before_the_enqueue,
@@ -301,7 +301,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: dead letter without record",
-        "a job is buried, and nobody can find its grave",
+        "a job is dead-lettered without a record of it",
         Kit("test_a_dead_letter_has_its_whole_record", "postgres"),
         r"RowPoisoned",
         postgres_dead_letter_without_record,

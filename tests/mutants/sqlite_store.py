@@ -161,7 +161,7 @@ MUTANTS = (
         sqlite_claims_what_is_not_due,
     ),
     Mutant(
-        "SQLite: a silent job that nobody finds",
+        "SQLite: a job without heartbeats is not found",
         "a job whose heartbeats are missing is not listed for recovery",
         Kit("test_recoverable_lists_exactly_the_jobs_that_need_recovery", "sqlite"),
         r"recoverable\(drive\) ==",
@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "SQLite: `>=` for `>` at expiry of a completed job",
-        "a job is completed at the moment at which its lease ends",
+        "a job is completed at the time at which its lease ends",
         Kit("test_a_first_attempt_is_completed_by_its_owner_alone_and_under_its_lease", "sqlite"),
         r"the job was completed after its lease",
         sqlite_complete_at_expiry,
@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "SQLite: dead letter without record",
-        "a job is buried, and nobody can find its grave",
+        "a job is dead-lettered without a record of it",
         Verify(),
         r"dead-letter record is missing",
         sqlite_dead_letter_without_record,
@@ -267,7 +267,7 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue is acknowledged and forgotten",
-        "the client is told of a job that nobody will ever see",
+        "the enqueue returns a job that is not stored",
         Simulator(),
         r"acknowledged_lost",
         enqueue_acknowledged_and_forgotten,

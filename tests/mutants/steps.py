@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: `>=` for `>` at expiry of a step's lease",
-        "a step is saved at the moment at which the lease ends",
+        "a step is saved at the time at which the lease ends",
         Kit(LEASE, "postgres"),
         REFUSED,
         postgres_step_at_expiry,

@@ -48,7 +48,7 @@ class Kept(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
 
-    def said(self, message: str) -> list[dict[str, Any]]:
+    def lines_with(self, message: str) -> list[dict[str, Any]]:
         return [vars(record) for record in self.records if message in record.getMessage()]
 
 
@@ -107,14 +107,14 @@ async def test_whatever_a_jobs_code_logs_carries_its_job(
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     }
     for message in ("at work", "by its own logger"):
-        [record] = kept.said(message)
+        [record] = kept.lines_with(message)
         assert {name: record[name] for name in JOB_FIELDS} == expected
-    assert not any(name in record for record in kept.said("outside") for name in JOB_FIELDS)
+    assert not any(name in record for record in kept.lines_with("outside") for name in JOB_FIELDS)
 
 
 @pytest.mark.requirement("SM-16", "EH-06")
 async def test_log_lines_of_concurrent_jobs_have_their_own_job_ids(database: Database, kept: Kept) -> None:
-    """What the worker says of a job that failed is said by a task that writes for many of them."""
+    """The worker logs a failed job in a task that writes the outcomes of many jobs."""
     async with database.opened():
         pass
     app = tenure.App(database.url)
@@ -134,11 +134,13 @@ async def test_log_lines_of_concurrent_jobs_have_their_own_job_ids(database: Dat
     await asyncio.wait_for(running, 40)
     await app.close()
     for number, handle in enumerate(handles):
-        failed = kept.said(f"number {number} failed), ")
+        failed = kept.lines_with(f"number {number} failed), ")
         assert [(line["job_id"], line["correlation_id"]) for line in failed] == [(str(handle.id), f"c-{number}")]
-        [said] = [line for line in kept.said("number ") if line["name"] == "shop" and line["args"] == (number,)]
-        assert (said["job_id"], said["job_attempt"]) == (str(handle.id), 1)
-    assert not any("job_id" in line for line in kept.said("claims jobs from"))
+        [lines_with] = [
+            line for line in kept.lines_with("number ") if line["name"] == "shop" and line["args"] == (number,)
+        ]
+        assert (lines_with["job_id"], lines_with["job_attempt"]) == (str(handle.id), 1)
+    assert not any("job_id" in line for line in kept.lines_with("claims jobs from"))
 
 
 async def test_a_log_line_about_many_jobs_has_no_job_id(kept: Kept) -> None:
@@ -159,7 +161,7 @@ async def test_a_log_line_about_many_jobs_has_no_job_id(kept: Kept) -> None:
     finally:
         current_context.reset(token)
         await store.close()
-    [waits], [own] = kept.said("database unavailable, retrying"), kept.said("of the job")
+    [waits], [own] = kept.lines_with("database unavailable, retrying"), kept.lines_with("of the job")
     assert "job_id" not in waits
     assert own["job_id"] == str(job.id)
 
@@ -172,7 +174,7 @@ async def test_job_fields_that_the_user_logs_are_not_overwritten(app: tenure.App
 
     handle = await work.enqueue()
     await harness.drain(raise_errors=True)
-    [another], [this] = kept.said("about another"), kept.said("about this one")
+    [another], [this] = kept.lines_with("about another"), kept.lines_with("about this one")
     assert another["job_id"] == "another"
     assert "job_kind" not in another
     assert (this["job_id"], this["correlation_id"]) == (str(handle.id), "mine")

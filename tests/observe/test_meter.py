@@ -113,7 +113,7 @@ def test_there_are_never_more_kinds_than_the_limit_and_all_processes_agree_on_th
 
 def test_a_kind_that_the_program_does_not_have_is_counted_as_other() -> None:
     meter = Meter(["mail"])
-    meter.expired(job("somebody-elses"), "lease_expired")
+    meter.expired(job("another-apps"), "lease_expired")
     assert meter.snapshot().value("tenure_lease_expiries_total", OTHER, "lease_expired") == 1
 
 
@@ -137,12 +137,12 @@ def test_a_quantile_lies_in_the_bucket_of_its_value(values: list[float], share: 
         meter.ran("mail", value)
     found = meter.snapshot().histogram("tenure_run_seconds", "mail")
     assert found is not None
-    told = found.quantile(share)
-    assert told is not None
+    estimate = found.quantile(share)
+    assert estimate is not None
     exact = sorted(values)[max(0, ceil(share * len(values)) - 1)]
     least = max((end for end in BUCKETS_SECONDS if end < exact), default=0.0)
     most = min((end for end in BUCKETS_SECONDS if end >= exact), default=least)
-    assert least <= told <= most
+    assert least <= estimate <= most
 
 
 def test_a_quantile_of_nothing_is_none() -> None:
@@ -181,7 +181,7 @@ async def test_the_largest_report_fits_the_control_channel() -> None:
         line.send(report)
         ours.settimeout(0)
         line._socket.close()
-        assert [heard async for heard in receive_reports(ours)] == [report]
+        assert [received async for received in receive_reports(ours)] == [report]
 
 
 LIVES = st.lists(

@@ -236,7 +236,7 @@ async def test_a_workers_counts_agree_with_the_log(database: Database) -> None:
             metrics = worker.metrics() + app.metrics()
         await app.close()
         events = await logged(store)
-        events["abandoned", "claimed"] -= 1  # Somebody else's claim, whom nobody counts.
+        events["abandoned", "claimed"] -= 1  # The claim of another worker, which counts nothing.
     found = compared(metrics, events)
     assert all(counted == written for counted, written in found.values()), found
     assert found["shaky", "retries"] == (4, 4)

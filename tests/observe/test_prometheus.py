@@ -66,10 +66,10 @@ def test_what_a_kind_is_called_cannot_break_the_text() -> None:
 
 def test_registering_reads_neither_counters_nor_the_database() -> None:
     def never() -> MetricsSnapshot:
-        raise AssertionError("nobody has asked yet")
+        raise AssertionError("no request has come yet")
 
     def never_levels() -> list[GaugeValue]:
-        raise AssertionError("nobody has asked yet")
+        raise AssertionError("no request has come yet")
 
     registry = CollectorRegistry()
     registry.register(Collector(never, gauges=never_levels))
@@ -90,6 +90,9 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 def test_the_page_lists_exactly_these_metrics_with_their_labels_and_what_they_count() -> None:
     page = (ROOT / "docs" / "guides" / "observability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(tenure_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
-    written = {(name, shape, tuple(re.findall(r"`(\w+)`", labels)), says) for name, shape, labels, says in rows}
+    written = {
+        (name, shape, tuple(re.findall(r"`(\w+)`", labels)), expected_text)
+        for name, shape, labels, expected_text in rows
+    }
     assert written == {(one.name, str(one.type), one.labels, one.help) for one in METRICS}
     assert ", ".join(f"{bound:g}" for bound in BUCKETS_SECONDS) in " ".join(page.split())

@@ -1,4 +1,4 @@
-"""A public class name stands for one class: whoever searches for it finds one definition."""
+"""A public class name stands for one class: a search for it finds one definition."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_the_picture_of_the_demo_shows_a_whole_run() -> None:
 def test_the_lifecycle_page_names_every_status_operation_and_event() -> None:
     page = lifecycle_page.page()
     assert page.count("```mermaid") == 2
-    for word in [*Status, *EventType, *(arrow.operation for arrow in TRANSITIONS)]:
+    for word in [*Status, *EventType, *(transition.operation for transition in TRANSITIONS)]:
         assert f"| `{word}` |" in page, word
 
 

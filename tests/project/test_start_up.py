@@ -45,14 +45,14 @@ NEEDED_BY_CLICK = {"inspect", "typing_extensions", "logging"}
 
 def loaded(code: str) -> set[str]:
     """What of the heavy modules, and which of our own, a fresh interpreter has loaded after this code."""
-    told = f"""
+    report = f"""
 import sys
 found = [name for name in sys.modules if name in {HEAVY!r} or name.startswith("tenure")]
 import json
 print(json.dumps(found), file=sys.stderr)
 """
     done = subprocess.run(
-        [sys.executable, "-I", "-c", f"{code}\n{told}"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-I", "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True, timeout=60
     )
     return set(json.loads(done.stderr.splitlines()[-1]))
 

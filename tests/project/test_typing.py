@@ -17,20 +17,20 @@ ERROR = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: (?P<text>.*)  \[(?P<
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[int, str]]]:
-    """The lines and codes of what mypy refuses in each sample, when nothing tells it what to expect."""
+    """The lines and codes of mypy's errors in each sample, without the comments that expect them."""
     folder = tmp_path_factory.mktemp("samples")
     for sample in SAMPLES.glob("*.py"):
         text = EXPECTED.sub("", sample.read_text(encoding="utf-8"))
         (folder / sample.name).write_text(text, encoding="utf-8")
     names = [str(path) for path in sorted(folder.glob("*.py"))]
     options = ["--strict", "--no-pretty", "--hide-error-context", f"--config-file={ROOT / 'pyproject.toml'}"]
-    said, problems, _ = api.run([*options, f"--cache-dir={ROOT / '.mypy_cache'}", *names])
+    output, problems, _ = api.run([*options, f"--cache-dir={ROOT / '.mypy_cache'}", *names])
     assert not problems, problems
     errors: dict[str, set[tuple[int, str]]] = {Path(name).name: set() for name in names}
-    for error in ERROR.finditer(said):
+    for error in ERROR.finditer(output):
         assert Path(error["file"]).name in errors, f"an error outside of the samples: {error[0]}"
         errors[Path(error["file"]).name].add((int(error["line"]), error["code"]))
-    assert "errors in" in said, said
+    assert "errors in" in output, output
     return errors
 
 

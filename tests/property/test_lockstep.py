@@ -510,7 +510,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(types=st.sets(st.sampled_from(EventType), max_size=2))
     def search(self, types: set[EventType]) -> None:
-        self._ask(lambda store: told(store, EventFilter(types=tuple(sorted(types)), correlation_id="c")))
+        self._ask(lambda store: events_of(store, EventFilter(types=tuple(sorted(types)), correlation_id="c")))
 
     @rule(older_than_seconds=st.sampled_from([0, 5, 60]))
     def prune(self, older_than_seconds: float) -> None:
@@ -657,7 +657,7 @@ async def erased(store: Store, *, job_id: UUID) -> Job | str:
         return type(refusal).__name__
 
 
-async def told(store: Store, wanted: EventFilter) -> list[Event]:
+async def events_of(store: Store, wanted: EventFilter) -> list[Event]:
     events = (await store.events(wanted, limit=10_000)).events
     return sorted(events, key=lambda event: (event.job_id.bytes, event.rev))
 

@@ -14,7 +14,7 @@ from tenure.stores.group_commit import GroupCommit
 
 
 class Writes:
-    """Writes that end when they are told to. A negative number poisons its write."""
+    """Writes that the test ends. A negative number poisons its write."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []

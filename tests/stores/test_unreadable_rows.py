@@ -271,7 +271,7 @@ async def test_a_worker_and_an_endpoint_that_cannot_be_read_are_named_and_the_ot
         await post(Driver(store), ("paid", "ada"))
     never = "'-infinity'" if kind_of(database) == "postgres" else "-90000000000000000"
     database.tamper(
-        "update {workers} set queues = 'spoilt' where id = 'w'",
+        "update {workers} set queues = 'damaged' where id = 'w'",
         f"update {{endpoints}} set throttled_until_at = {never} where name = 'old'",
     )
     app = tenure.App(database.url)

@@ -269,7 +269,7 @@ CORRUPTIONS = [
         ),
     ),
     Corruption(
-        "an owner cancels what nobody asked to be cancelled",
+        "an owner cancels a job without a cancel request",
         Code.AGAINST_POLICY,
         log("working", followed(EventType.CANCELLED, to_status=CANCELLED, cause="bored")),
     ),
@@ -285,17 +285,19 @@ CORRUPTIONS = [
     Corruption("a token can be read", Code.SECRET_SHOWN, row("working", token=STRANGER)),
     # The whole log, and relations between jobs.
     Corruption("the tail leaves an event out", Code.TAIL_MISSING, tail_of("working", lambda own: own[:-1])),
-    Corruption("the tail has an event twice", Code.TAIL_REPEATED, tail(lambda told: [*told, told[0]])),
+    Corruption(
+        "the tail has an event twice", Code.TAIL_REPEATED, tail(lambda tail_events: [*tail_events, tail_events[0]])
+    ),
     Corruption("the tail is out of order", Code.TAIL_ORDER, tail_of("working", swapped)),
     Corruption(
         "the tail has it changed",
         Code.TAIL_DIFFERS,
-        tail(lambda told: [CHANGED(told[0], actor="client:mallory"), *told[1:]]),
+        tail(lambda tail_events: [CHANGED(tail_events[0], actor="client:mallory"), *tail_events[1:]]),
     ),
     Corruption(
         "the tail has an event that the log does not have",
         Code.TAIL_DIFFERS,
-        tail(lambda told: [*told, CHANGED(told[0], rev=99)]),
+        tail(lambda tail_events: [*tail_events, CHANGED(tail_events[0], rev=99)]),
     ),
     Corruption("two live jobs share a dedupe key", Code.DEDUPE_OVERLAP, log("first of its key", until(3))),
     Corruption("a live job is left", Code.LIVE_LEFT, log("done", until(5)), drained=True),

@@ -41,7 +41,7 @@ def sit(seconds: float) -> float:
 
 @app.job(lease_seconds=2)
 async def lean(seconds: float) -> None:
-    """Leaves a thread behind when it is told to stop."""
+    """Leaves a thread behind when it stops."""
     await asyncio.to_thread(time.sleep, seconds)
 
 
@@ -79,7 +79,7 @@ class Started:
     def wait_for_log(self, pattern: str, *, seconds: float = 30.0, times: int = 1) -> None:
         """Wait until the log has this text."""
         found = wait_until(lambda: len(re.findall(pattern, self.log)) >= times or not self.running, seconds=seconds)
-        assert found, f"{pattern!r} was not said within {seconds} s:\n{self.log}"
+        assert found, f"{pattern!r} was not printed within {seconds} s:\n{self.log}"
         assert len(re.findall(pattern, self.log)) >= times, f"it ended without saying {pattern!r}:\n{self.log}"
 
     @property

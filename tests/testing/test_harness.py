@@ -191,7 +191,7 @@ class TestDrain:
 
         async with app.testing() as harness:
             handle = await first.enqueue(2)
-            assert handle.job.status == "queued", "nothing runs before it is told to"
+            assert handle.job.status == "queued", "nothing runs before the test runs it"
             report = await harness.drain()
             assert [(job.kind, job.result) for job in report.jobs] == [("first", "2"), ("second", "4"), ("second", "1")]
             assert report.counts == {"succeeded": 3}

@@ -269,29 +269,29 @@ def test_a_history_is_written_at_once_and_an_incomplete_last_line_is_ignored(clo
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "expected_text"),
     [
         (b'{"type":"invoked"}\n', "line 1 is no record of a history"),
         (b'\n{"type":"guessed"}\n', "line 2 is no record of a history"),
         (b'{"type":"unknown","process":"a","number":1}\n', "call 1 of process 'a' has an answer and was never invoked"),
     ],
 )
-def test_invalid_history_lines_are_refused(lines: bytes, says: str) -> None:
+def test_invalid_history_lines_are_refused(lines: bytes, expected_text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         History.from_lines(lines)
-    assert says in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 def test_two_processes_cannot_share_a_name(clock: ManualClock) -> None:
     history = History("worker")
     history.invoke("claim", "a", None, clock.now()).ok()
-    for records, says in (
+    for records, expected_text in (
         (history.records * 2, "call 1 of process 'worker' is there twice"),
         ([*history.records, Unknown("worker", 1)], "call 1 of process 'worker' has two answers"),
     ):
         with pytest.raises(InvalidInput) as caught:
             History.of(records)
-        assert says in str(caught.value)
+        assert expected_text in str(caught.value)
 
 
 def test_a_call_has_one_result(clock: ManualClock) -> None:
@@ -303,10 +303,13 @@ def test_a_call_has_one_result(clock: ManualClock) -> None:
 
 
 def test_a_recorded_call_names_an_operation_and_a_change_names_its_job(clock: ManualClock) -> None:
-    for op, job_id, says in (("finish", UUID(int=1), "'finish' is no operation"), ("cancel", None, "asked of one job")):
+    for op, job_id, expected_text in (
+        ("finish", UUID(int=1), "'finish' is no operation"),
+        ("cancel", None, "asked of one job"),
+    ):
         with pytest.raises(InvalidInput) as caught:
             History().invoke(op, "a", job_id, clock.now())
-        assert says in str(caught.value)
+        assert expected_text in str(caught.value)
 
 
 class Mute(ModelStore):

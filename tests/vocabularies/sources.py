@@ -77,7 +77,7 @@ LEASED → ABORTED           | "`LEASED` -> `ABORTED` (lease expires before star
 IN_PROGRESS → ABORTED      | "`IN_PROGRESS` -> `ABORTED` (crash/timeout before commit)"
 """
 LEDGER_EXTENSIONS = """
-RUNNING → FAILED           | EL RUNNING → FAILED, PENDING → FAILED (EL draws no arrow to FAILED)
+RUNNING → FAILED           | EL RUNNING → FAILED, PENDING → FAILED (EL has no transition to FAILED)
 PENDING → FAILED           |
 RUNNING → PENDING          | RUNNING → PENDING by retry, suspend or release
 """

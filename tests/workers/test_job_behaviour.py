@@ -1,6 +1,6 @@
 """What becomes of jobs: how errors end them, how they are tried again, cancelled, upgraded and surrounded.
 
-Through the real pool, runner, settler and recovery, on a harness whose clock the test moves.
+Through the real pool, runner, completer and recovery, on a harness whose clock the test moves.
 """
 
 from __future__ import annotations
@@ -539,10 +539,10 @@ class TestCancelling:
         @app.job()
         async def work(ctx: tenure.Context) -> None:
             ctx.check()
-            told = [ctx.cancel_requested]
+            requested = [ctx.cancel_requested]
             await app.cancel(ctx.id, reason="no longer wanted")
-            told.append(ctx.cancel_requested)
-            assert told == [False, True]
+            requested.append(ctx.cancel_requested)
+            assert requested == [False, True]
             ctx.progress(40, "tidying up")
             seen.append("tidied up")
             ctx.check()
@@ -647,8 +647,8 @@ class TestStories:
         def plain() -> None:
             leaf.options(correlation_id="my own").enqueue_sync()
 
-        told = root.options(correlation_id="order-7", trace="00-a-b-01", submitted_by="ada")
-        await told.enqueue()
+        requested = root.options(correlation_id="order-7", trace="00-a-b-01", submitted_by="ada")
+        await requested.enqueue()
         origins = [job.origin for job in (await harness.drain(raise_errors=True)).jobs]
         assert [origin.kind for origin in origins] == ["root", "leaf", "plain", "leaf"]
         assert [origin.correlation_id for origin in origins] == ["order-7", "order-7", "order-7", "my own"]

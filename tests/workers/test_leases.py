@@ -38,7 +38,7 @@ def test_beats_come_at_the_policys_interval_where_that_is_in_time() -> None:
 @pytest.mark.requirement("SM-05")
 @pytest.mark.parametrize("heartbeat_seconds", [30.0, 45.0, 60.0, 600.0])
 def test_a_beat_that_came_too_soon_to_renew_is_followed_by_one_that_does(heartbeat_seconds: float) -> None:
-    """With an interval of half the lease, a heartbeat that is a moment early renews nothing, and the next one by the
+    """With an interval of half the lease, a heartbeat that is slightly early renews nothing, and the next one by the
     policy would come when the lease is over."""
     lease = lease_of(60.0, heartbeat_seconds)
     lease.renewal_sent(min(129.999, lease.next_renewal_at_seconds), renewed=False)

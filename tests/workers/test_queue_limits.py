@@ -1,6 +1,6 @@
-"""Workers on queues with rules, on both stores: that those who had to wait are told when they need not any more.
+"""Workers on queues with limits, on both stores: a claim that a limit refused is repeated when the limit allows it.
 
-They look by themselves so seldom that nobody could wait for it: what happens sooner happened because of a hint.
+Workers poll so seldom that a poll cannot be the cause: what happens sooner follows a wake-up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def app(database: Database) -> AsyncIterator[tenure.App]:
 
 
 def counting(app: tenure.App, seen: list[int]) -> tenure.JobFunction[[], None]:
-    """A job that notes how many of it run at once."""
+    """A job that records how many of it run at once."""
     at_once = 0
 
     @app.job()
@@ -44,7 +44,7 @@ def counting(app: tenure.App, seen: list[int]) -> tenure.JobFunction[[], None]:
 
 
 async def is_there(app: tenure.App) -> bool:
-    """Whether a worker has said so, which it does once it is up."""
+    """Whether a worker has registered, which it does once it runs."""
     return bool(await (await app.store()).workers())
 
 

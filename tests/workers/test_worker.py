@@ -18,7 +18,7 @@ from tests.support.in_process_worker import working
 from tests.support.waiting import eventually
 
 SELDOM = 600.0
-"""Too long to be waited for: what happens sooner happened because somebody was told."""
+"""Too long for a test: what happens sooner follows a wake-up."""
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ async def test_a_soft_cancel_reaches_a_running_job_that_may_tidy_up(app: tenure.
     async with working(app, poll_seconds=SELDOM):
         job = await work.enqueue()
         await eventually(lambda: _is(job, "running"))
-        told = await job.cancel(reason="no longer wanted")
-        assert told.status is RUNNING
+        ended = await job.cancel(reason="no longer wanted")
+        assert ended.status is RUNNING
         record = await job.wait(20)
     assert record.status is CANCELLED
     assert record.failures == 0

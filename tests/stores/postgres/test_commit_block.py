@@ -343,7 +343,7 @@ async def test_wakeups_are_sent_after_the_commit_and_not_after_a_rollback(dsn: s
     other = PostgresStore.from_url(dsn)
     await other.open()
     async with other.wakeups(["mail"]) as queue, other.wakeups([worker_wakeup("worker-1")]) as worker:
-        assert await queue.wait(10), "a new listener is told to look once"
+        assert await queue.wait(10), "a new listener is woken once"
         assert await worker.wait(10)
         with pytest.raises(KeyError):
             async with drive.store.transaction(deadline_seconds=5) as tx:

@@ -18,7 +18,7 @@ class Fake:
     """A connection that only knows what became of it."""
 
     def __init__(self) -> None:
-        self.closed = self.in_transaction = self.told = False
+        self.closed = self.in_transaction = self.terminated = False
 
     def is_closed(self) -> bool:
         return self.closed
@@ -30,7 +30,7 @@ class Fake:
         self.closed = True
 
     async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109 - the driver calls it so
-        self.closed = self.told = True
+        self.closed = self.terminated = True
 
 
 class Server:
@@ -46,7 +46,7 @@ class Server:
         if sum(not one.closed for one in self.made) >= self.connections_max:
             raise TooManyConnections("the limit of the role is reached")
         if self.refuses:
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("no server listens")
         self.made.append(Fake())
         return cast("Connection", self.made[-1])
 
@@ -175,7 +175,7 @@ async def test_a_connection_that_was_idle_for_long_is_closed(server: Server, mon
         pool.release(connection)
     monkeypatch.setattr(connection_pool, "IDLE_SECONDS_MAX", -1.0)
     assert await pool.acquire() is connections[2]
-    assert [made.told for made in server.made] == [True, False, False]
+    assert [made.terminated for made in server.made] == [True, False, False]
 
 
 async def test_closing_a_pool_waits_for_acquired_connections_and_refuses_new_ones(server: Server) -> None:

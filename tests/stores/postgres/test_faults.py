@@ -98,15 +98,15 @@ async def _until_it_answers(call: Callable[[], Awaitable[object]]) -> object:
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "expected_text"),
     [
         ("postgresql://127.0.0.1:1/nowhere", "cannot be reached"),
         ("{dsn}_that_is_not_there", "does not exist"),
         ("{dsn}?pooler=session", "pooler"),
     ],
 )
-async def test_an_unreachable_address_is_an_error_with_advice(dsn: str, url: str, says: str) -> None:
-    with pytest.raises((StoreError, ValueError), match=says):
+async def test_an_unreachable_address_is_an_error_with_advice(dsn: str, url: str, expected_text: str) -> None:
+    with pytest.raises((StoreError, ValueError), match=expected_text):
         await PostgresStore.from_url(url.format(dsn=dsn)).open()
 
 

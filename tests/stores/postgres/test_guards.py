@@ -1,4 +1,4 @@
-"""Somebody with psql tries to break the rules. Each attempt is refused with a sentence, and nothing has changed."""
+"""SQL typed into psql that violates the lifecycle. Each attempt is refused with a message, and nothing changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ATTACKS = {
     "a revision without its event": "update tenure.jobs set rev = rev + 1, previous_status = status,"
     " transition_count = 1, updated_at = now() where id = '{running}'",
     "a revision that stands still": "update tenure.jobs set progress = 7 where id = '{running}'",
-    "an illegal arrow with its event": AS_THE_STORE
+    "an illegal transition with its event": AS_THE_STORE
     + event("queued", 2, "succeeded", "queued", "succeeded", commits=True)
     + "update tenure.jobs set status = 'succeeded', previous_status = 'queued', rev = 2, transition_count = 1,"
     " result = '1', committed_at = now(), finished_at = now(), updated_at = now()"
@@ -372,11 +372,11 @@ async def three(drive: Driver, what: str) -> list[UUID]:
 
 
 def together(
-    what: str, ids: list[UUID], *, told: list[UUID], poisoned: Mapping[str, str] = MappingProxyType({})
+    what: str, ids: list[UUID], *, with_events: list[UUID], poisoned: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """The statement that does it to all of them; the second one of them is poisoned."""
     step, columns = TOGETHER[what]
-    events = "".join(step.format(it=job_id) for job_id in told)
+    events = "".join(step.format(it=job_id) for job_id in with_events)
     values = {
         column: f"case id when '{ids[1]}' then {poisoned[column]} else {value} end" if column in poisoned else value
         for column, value in columns.items()
@@ -394,8 +394,8 @@ async def test_an_invalid_row_in_a_homogeneous_batch_is_refused_with_a_message(
     ids = await three(drive, what)
     value, words = ONE_SPOILT[what][column]
     with psycopg.connect(dsn) as connection:
-        check_refused(connection, together(what, ids, told=ids, poisoned={column: value}), words)
-        connection.execute(together(what, ids, told=ids).encode())
+        check_refused(connection, together(what, ids, with_events=ids, poisoned={column: value}), words)
+        connection.execute(together(what, ids, with_events=ids).encode())
 
 
 @pytest.mark.requirement("LC-10")
@@ -405,8 +405,10 @@ async def test_one_row_without_its_event_among_many_that_are_alike_is_refused(
 ) -> None:
     ids = await three(drive, what)
     with psycopg.connect(dsn) as connection:
-        for told in ([ids[0], ids[2]], ids[:1], []):
-            check_refused(connection, together(what, ids, told=told), "its events do not lead to this row")
+        for with_events in ([ids[0], ids[2]], ids[:1], []):
+            check_refused(
+                connection, together(what, ids, with_events=with_events), "its events do not lead to this row"
+            )
 
 
 OTHERWISE = {
@@ -424,7 +426,7 @@ async def test_a_row_that_contradicts_its_event_in_a_homogeneous_batch_is_refuse
     with psycopg.connect(dsn) as connection:
         connection.execute((AS_THE_STORE + OTHERWISE[what].format(it=ids[2])).encode())
         check_refused(
-            connection, together(what, ids, told=ids[:2]), f"job {ids[2]} .* its events do not lead to this row"
+            connection, together(what, ids, with_events=ids[:2]), f"job {ids[2]} .* its events do not lead to this row"
         )
 
 

@@ -1,4 +1,4 @@
-"""Sessions that wait for each other: whoever goes on then sees what the other has done, and answers accordingly."""
+"""Sessions that wait for each other: the second one sees what the first has committed, and decides accordingly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 
 @asynccontextmanager
 async def beside(dsn: str) -> AsyncIterator[Driver]:
-    """Another process, as far as the database can tell."""
+    """Another process, as far as the database can see."""
     store = PostgresStore.from_url(dsn)
     await store.open()
     try:
@@ -47,7 +47,7 @@ async def test_a_job_enqueued_while_a_claim_waited_for_limits_is_dated_before_it
 ) -> None:
     for queue in ("a", "b"):
         await drive.store.queues.put(queue, QueueLimits(concurrency_max=5), actor=OPERATOR)
-    await drive.claim(queues=("a", "b"))  # from now on it is known that they have rules
+    await drive.claim(queues=("a", "b"))  # from now on the store knows that they have limits
     with psycopg.connect(dsn, autocommit=True) as watcher, psycopg.connect(dsn) as blocker:
         blocker.execute("select from tenure.queues where name = 'b' for update")
         claim = asyncio.ensure_future(drive.claim(queues=("a", "b")))

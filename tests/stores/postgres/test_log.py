@@ -27,7 +27,7 @@ def enqueue(connection: psycopg.Connection, job_id: UUID, key: str | None = None
 
 
 async def followed(drive: Driver, position: str | None, *, count: int) -> tuple[list[UUID], str]:
-    """What the tail shows next. A transaction of any database of the server holds it back, so it may take a moment."""
+    """The next events of the tail. A transaction of any database of the server holds it back for a short time."""
     async with asyncio.timeout(30):
         while True:
             page = await drive.store.tail(after=position)
@@ -85,7 +85,7 @@ async def test_a_listener_is_woken_by_another_process_and_only_for_its_queues(ds
     other = PostgresStore.from_url(dsn)
     await other.open()
     async with other.wakeups(["default"]) as mine, other.wakeups(["elsewhere"]) as theirs:
-        assert await mine.wait(10), "a new listener is told to look once"
+        assert await mine.wait(10), "a new listener is woken once"
         assert await theirs.wait(10)
         await drive.add()
         assert await mine.wait(10)

@@ -299,7 +299,7 @@ def test_look_ups_use_their_index(crowded: str, name: str) -> None:
 
 
 def test_a_heartbeat_touches_no_index(crowded: str) -> None:
-    """A renewal must stay a heap-only update: no index may speak of a lease's end, of heartbeats or of revisions."""
+    """A renewal must stay a heap-only update: no index may have the end of a lease, heartbeats or revisions."""
     with psycopg.connect(crowded) as connection:
         names = connection.execute(
             "select distinct attname from pg_index join pg_attribute on attrelid = indexrelid"

@@ -68,7 +68,7 @@ async def test_a_job_of_another_priority_is_seen_by_the_very_next_claim(
     assert sent == ["jobs/claim", "jobs/claim_lane", "jobs/claim"]
     await drive.add()
     assert len(await drive.claim(limit=5)) == 1
-    assert sent[3:] == ["jobs/claim"], "it was tried in vain a moment ago"
+    assert sent[3:] == ["jobs/claim"], "it was tried without success just before"
 
 
 async def test_the_lane_is_asked_alone_again_after_a_while(

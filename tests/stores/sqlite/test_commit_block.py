@@ -149,7 +149,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_for_the_lock_leaves_no_lo
 
             async def wait() -> None:
                 async with store.transaction(deadline_seconds=1):
-                    raise AssertionError("somebody else has the lock")
+                    raise AssertionError("another connection has the lock")
 
             task = asyncio.create_task(wait())
             await asyncio.sleep(0)
@@ -382,7 +382,7 @@ async def test_in_memory_a_read_inside_a_block_is_refused_and_names_tx(inline: b
 
 
 async def test_without_threads_a_waiter_rolls_back_an_expired_block() -> None:
-    """On a clock that its sleepers move, as in a simulation, nobody else would."""
+    """The clock is moved by its sleepers, as in a simulation, and by nothing else."""
     clock = ManualClock()
     async with opened(SqliteStore(":memory:", seams=Seams(clock=clock), inline=True)) as store:
         drive = Driver(store)
@@ -418,7 +418,7 @@ async def test_a_store_that_is_closed_takes_its_open_transaction_with_it(path: P
 
 
 class Contended(sqlite3.Connection):
-    """A connection whose first attempts to switch the file to WAL fail: somebody else is just doing it."""
+    """A connection whose first attempts to switch the file to WAL fail: another connection does it at the same time."""
 
     refusals = 0
     code = sqlite3.SQLITE_BUSY
@@ -450,7 +450,7 @@ def test_a_conflict_while_a_new_file_is_switched_to_wal_is_retried(tmp_path: Pat
 
 
 def test_a_file_that_cannot_be_switched_is_not_tried_again(tmp_path: Path, contended: type[Contended]) -> None:
-    """A disk that is full or broken is reported, even if it would be well a moment later."""
+    """A disk that is full or broken is reported, even if it would work again soon."""
     contended.code = sqlite3.SQLITE_FULL
     with pytest.raises(sqlite3.OperationalError):
         connect.connect(str(tmp_path / "jobs.db"))

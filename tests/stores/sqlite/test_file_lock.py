@@ -30,7 +30,7 @@ FOR_EVER_SECONDS = 3600.0
 """Who waits as long as this was not woken."""
 
 LOCKS = Path("/proc/locks")
-pytestmark = pytest.mark.skipif(not LOCKS.exists(), reason="only Linux tells who waits for a lock")
+pytestmark = pytest.mark.skipif(not LOCKS.exists(), reason="only Linux lists the waiters of a lock")
 
 PREAMBLE = """
 import asyncio, os, sys
@@ -54,7 +54,7 @@ sys.stdin.readline()
 
 
 class Child:
-    """Another process that has the file's path as its argument, says something, and is told to go on."""
+    """Another process with the file's path as its argument. It prints a line, and continues after a line of input."""
 
     def __init__(self, script: str, path: Path) -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Whatever somebody types into the sqlite3 shell, the rules hold: it is refused in words, and nothing changes."""
+"""SQL typed into the sqlite3 shell that violates the lifecycle: it is refused with a message, and nothing changes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STRAY_EVENT = event("running", 4, "heartbeat", "running", "running")
 CLAIM_WITH_START = event("queued", 3, "claimed", "queued", "running")
 A_LEASE = f"owner = 'w', token = 't', lease_expires_at = {LATER}, heartbeat_deadline_at = {LATER}"
 
-# What is typed, and what is said. The parameters are the ids of jobs in the status of that name.
+# The SQL, and the message. The parameters are the ids of jobs in the status of that name.
 ATTACKS = {
     # The row without its events.
     "a status set by hand": (
@@ -196,7 +196,7 @@ ATTACKS = {
         "update tenure_events set at = at - 1 where job_id = :running",
         "the log never changes",
     ),
-    "an event by somebody else": (
+    "an event by another actor": (
         "update tenure_events set actor = 'client:eve' where job_id = :running",
         "the log never changes",
     ),
@@ -309,7 +309,7 @@ ATTACKS = {
 # The same with the writer set: the rules themselves, below the check of the writer. Each ends in a
 # refusal; the statements before it are those that would make it possible.
 AS_WRITER = {
-    "an arrow that the lifecycle does not have": (
+    "a transition that the lifecycle does not have": (
         [event("queued", 2, "succeeded", "queued", "succeeded", attempt=0)],
         "the lifecycle has no such event",
     ),
@@ -789,9 +789,9 @@ def everything(connection: sqlite3.Connection) -> dict[str, list[Any]]:
 def test_what_is_typed_by_hand_is_refused_and_changes_nothing(
     attack: str, shell: sqlite3.Connection, jobs: Jobs
 ) -> None:
-    statement, says = ATTACKS[attack]
+    statement, expected_text = ATTACKS[attack]
     before = everything(shell)
-    with pytest.raises(sqlite3.IntegrityError, match=says) as refusal:
+    with pytest.raises(sqlite3.IntegrityError, match=expected_text) as refusal:
         shell.execute(statement, jobs)
     assert "tenure" in str(refusal.value)
     assert everything(shell) == before
@@ -801,13 +801,13 @@ def test_what_is_typed_by_hand_is_refused_and_changes_nothing(
 @pytest.mark.requirement("EL-03")
 @pytest.mark.parametrize("attack", AS_WRITER)
 def test_the_guards_apply_to_the_store_too(attack: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
-    statements, says = AS_WRITER[attack]
+    statements, expected_text = AS_WRITER[attack]
     before = everything(shell)
     shell.execute("begin")
     shell.execute("update tenure_writer set writer = 'store'")
     for statement in statements[:-1]:
         shell.execute(statement, jobs)
-    with pytest.raises(sqlite3.IntegrityError, match=says):
+    with pytest.raises(sqlite3.IntegrityError, match=expected_text):
         shell.execute(statements[-1], jobs)
     shell.execute("rollback")
     assert everything(shell) == before
@@ -817,10 +817,10 @@ def test_the_guards_apply_to_the_store_too(attack: str, shell: sqlite3.Connectio
 @pytest.mark.parametrize("flaw", UNSOUND)
 def test_no_row_breaks_the_invariants_of_its_status(flaw: str, shell: sqlite3.Connection, jobs: Jobs) -> None:
     """The triggers are taken away, so that it is the constraints that answer."""
-    status, change, says = UNSOUND[flaw]
+    status, change, expected_text = UNSOUND[flaw]
     for (trigger,) in shell.execute("select name from sqlite_master where type = 'trigger'").fetchall():
         shell.execute(f"drop trigger {trigger}")
-    with pytest.raises(sqlite3.IntegrityError, match=says):
+    with pytest.raises(sqlite3.IntegrityError, match=expected_text):
         shell.execute(f"update tenure_jobs set {change} where id = :{status}", jobs)
 
 

@@ -70,16 +70,16 @@ def child(script: str, path: Path) -> subprocess.Popen[str]:
 
 
 def answers(children: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What they said, once all have ended well."""
+    """Their output, once all have ended without error."""
     try:
-        said = [process.communicate(timeout=CHILD_SECONDS_MAX) for process in children]
+        outputs = [process.communicate(timeout=CHILD_SECONDS_MAX) for process in children]
     finally:
         for process in children:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    assert [process.returncode for process in children] == [0] * len(children), said
-    return [out.strip() for out, _ in said]
+    assert [process.returncode for process in children] == [0] * len(children), outputs
+    return [out.strip() for out, _ in outputs]
 
 
 @pytest.fixture
@@ -335,21 +335,21 @@ async def main():
     drive = Driver(store)
     child = os.fork()
     if child == 0:
-        said = []
+        outputs = []
         for call in (drive.add, store.close, store.now, store.schema):
             try:
                 await call()
             except TenureError as error:
-                said.append(type(error).__name__)
-        print(json.dumps(said), flush=True)
+                outputs.append(type(error).__name__)
+        print(json.dumps(outputs), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
     await drive.add()
     await store.close()
 asyncio.run(main())
 """
-    [said] = answers([child(script, path)])
-    assert json.loads(said) == ["UsedAfterFork"] * 4
+    [outputs] = answers([child(script, path)])
+    assert json.loads(outputs) == ["UsedAfterFork"] * 4
 
 
 async def test_a_process_killed_inside_a_transaction_leaves_nothing_behind(path: Path, drive: Driver) -> None:
@@ -646,7 +646,7 @@ async def test_recovery_reads_on_behind_unreadable_rows_until_it_has_what_it_wan
 
 @pytest.mark.requirement("LC-08")
 async def test_jobs_claimed_in_one_statement_are_as_decide_would_make_them(path: Path) -> None:
-    """Of jobs that are alike the store decides one; here each is decided again, and the rows and the log compared."""
+    """The store decides one job of a homogeneous batch; here each is decided again, and rows and log are compared."""
     clock = ManualClock()
     store = SqliteStore(path, database_clock=clock.now)
     await store.migrate()

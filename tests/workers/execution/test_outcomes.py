@@ -310,7 +310,7 @@ class Unspeakable(Exception):
 def test_any_error_can_be_recorded(error: BaseException) -> None:
     text = describe_error(error)
     assert check_content(text, "error") == text
-    said = load(text)
-    assert said["type"] == type(error).__qualname__
-    assert said["traceback"]
+    described = load(text)
+    assert described["type"] == type(error).__qualname__
+    assert described["traceback"]
     Fail(text).event_fields()

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: what comes back from them, and how little they can do to anybody else."""
+"""Jobs in processes of their own: what they return, and that they cannot affect other jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECONDS = 60.0
 
 @pytest.fixture
 async def app(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tenure.App]:
-    """The jobs' app on a database of its own. Its children are told of it, as their own module names another one."""
+    """The jobs' app on a database of its own, which is passed to its children: their own module names another one."""
     async with _ready(database.url, monkeypatch) as app:
         yield app
 
@@ -296,7 +296,7 @@ async def test_a_crash_costs_the_attempt_and_nothing_else(sqlite_app: tenure.App
     assert "SIGSEGV" in error_of(crashed)["message"]
     assert "exited with code 7" in error_of(exited)["message"]
     assert "exited with code 0" in error_of(silent)["message"]
-    # They were told that the worker stops, and came to their end within its grace time.
+    # They were interrupted, since the worker stops, and ended within its grace time.
     assert [await mate.result(SECONDS) for mate in mates] == ["stopped in time"] * 2
     assert {mate.job.attempt for mate in mates} == {1}
 
@@ -316,10 +316,10 @@ async def test_what_a_job_prints_and_logs_is_the_workers_output(
     async with at_work(sqlite_app):
         handle = await jobs.talkative.enqueue()
         await handle.result(SECONDS)
-    said = capfd.readouterr()
-    assert "printed by the job" in said.out
-    assert "logged by the job" in said.err
-    assert f"[talkative {handle.id}] said about the job" in said.err
+    printed = capfd.readouterr()
+    assert "printed by the job" in printed.out
+    assert "logged by the job" in printed.err
+    assert f"[talkative {handle.id}] said about the job" in printed.err
 
 
 async def test_artifacts_come_back_with_the_result(app: tenure.App) -> None:
