@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Processors:
-    """Processes that deliver to endpoints, each named after the last part of its URL. One that is killed is replaced."""
+    """Processes that deliver to endpoints, each named after the last part of its URL. A killed one is replaced."""
 
     def __init__(self, database: str, urls: Sequence[str], *, count: int) -> None:
         self._command = [sys.executable, "-m", "tests.support.outbox_process", database, *urls]
