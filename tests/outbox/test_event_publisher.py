@@ -1,4 +1,5 @@
-"""The event publisher on both stores: which events become messages, for whom, in whose words, and once."""
+"""The event publisher on both stores: which events become messages, for which endpoints, in which vocabularies, and
+once."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from tenure.errors import StoreUnavailable
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.operations import Complete, Fail
 from tenure.lifecycle.records import Job
-from tenure.outbox.event_messages import is_wanted, wanted_vocabularies
+from tenure.outbox.event_messages import named_vocabularies
 from tenure.outbox.event_publisher import EventPublisher, PublisherStore
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
 from tenure.outbox.retry import RetrySchedule
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered
+from tenure.outbox.subscriptions import matches_any
 from tenure.seams import SYSTEM
 from tenure.stores.contract import EventFilter, Store
 from tenure.stores.contract.log_cursors import EventMessage, LogCursor, OperatorEvent
@@ -276,22 +278,22 @@ class Refusing:
     async def close(self) -> None: ...
 
 
-def test_a_topic_is_wanted_by_its_name_or_its_beginning() -> None:
-    assert is_wanted("tenure.job.failed", ["tenure.job.failed"])
-    assert is_wanted("tenure.job.failed", ["tenure.*"])
-    assert not is_wanted("tenure.job.failed", ["tenure.job.fail", "tenure.engine.*"])
+def test_a_topic_matches_its_own_name_and_its_prefix() -> None:
+    assert matches_any("tenure.job.failed", ["tenure.job.failed"])
+    assert matches_any("tenure.job.failed", ["tenure.*"])
+    assert not matches_any("tenure.job.failed", ["tenure.job.fail", "tenure.engine.*"])
 
 
 def test_a_vocabulary_is_used_where_a_topic_names_it() -> None:
-    assert [one.name for one in wanted_vocabularies(["tenure.engine.*", "tenure.ledger.x", "tenure.job.*"])] == [
+    assert [one.name for one in named_vocabularies(["tenure.engine.*", "tenure.ledger.x", "tenure.job.*"])] == [
         "ledger",
         "engine",
     ]
-    assert wanted_vocabularies(["tenure.*", "tenure.nonsense.*"]) == ()
+    assert named_vocabularies(["tenure.*", "tenure.nonsense.*"]) == ()
 
 
 def test_the_publisher_can_neither_change_a_job_nor_deliver() -> None:
-    """By type: what it is given has no method for either."""
+    """By type: its part of the store has no method for either."""
     methods = {name for part in PublisherStore.__mro__ for name in vars(part) if not name.startswith("_")}
     assert not methods & {"apply", "claim", "enqueue", "transaction", "save_step", "settle"}
 

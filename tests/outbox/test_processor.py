@@ -14,8 +14,9 @@ import tenure
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.outbox.circuit_breaker import CircuitBreaker
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
-from tenure.outbox.retry import DELAYS_SECONDS, RetrySchedule, wanted_by
+from tenure.outbox.retry import DELAYS_SECONDS, RetrySchedule
 from tenure.outbox.sinks import Delivered, Delivery, Sink, Undelivered
+from tenure.outbox.subscriptions import matching_subscriptions
 from tenure.seams import SYSTEM
 from tenure.stores import Store
 from tenure.stores.contract import OutboxMessage
@@ -329,7 +330,7 @@ async def test_a_receiver_that_asks_for_a_pause_throttles_its_endpoint(store: St
     assert known.throttled_until_at is not None
 
 
-async def test_attempts_that_failed_count_although_the_endpoint_rests_in_between() -> None:
+async def test_attempts_that_failed_count_although_the_endpoint_is_paused_in_between() -> None:
     clock = ManualClock()
     store: Any = ModelStore(clock)
     answers = [Undelivered(reason="no"), Undelivered(reason="open", attempted=False, throttle=True)]
@@ -457,7 +458,7 @@ def test_the_retry_schedule_is_spread_and_ends() -> None:
 def test_filters_compare_fields_of_the_body() -> None:
     def wants(filters: str, body: str) -> bool:
         subscription = SubscriptionRecord(endpoint="crm", topic="a.*", filters=filters)
-        return bool(wanted_by([subscription], "a.b", body))
+        return bool(matching_subscriptions([subscription], "a.b", body))
 
     assert wants('{"kind":"pay"}', '{"kind":"pay"}')
     assert wants('{"job.kind":["pay","send"]}', '{"job":{"kind":"send"}}')

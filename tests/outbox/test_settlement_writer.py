@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.errors import StoreUnavailable
 from tenure.outbox.processor import ProcessorOptions
-from tenure.outbox.settlement_writer import ENOUGH, SettlementWriter
+from tenure.outbox.settlement_writer import WRITE_AT, SettlementWriter
 from tenure.outbox.stream_delivery import StreamDelivery
 from tenure.seams import SYSTEM
 from tenure.stores.contract.outbox import Settlement
@@ -22,20 +22,20 @@ from tenure.testing.model.store import ModelStore
 LIMIT_SECONDS = 30.0
 
 
-class Courier:
-    """What a stream needs of a processor to be settled."""
+class Sender:
+    """The part of a processor that a settlement needs."""
 
     name = "p"
 
 
 class Written:
-    """A writer for streams of a store, and what has become of them."""
+    """A writer for the streams of a store, and the result of each."""
 
     def __init__(self, store: Any, streams: Sequence[StreamDelivery]) -> None:
         self._store, self.streams = store, streams
         self.groups: list[int] = []
         self.unreachable = False
-        self.fates: dict[str, bool | BaseException] = {}
+        self.results: dict[str, bool | BaseException] = {}
         self.done = asyncio.Event()
         outbox: Any = self
         self.writer = SettlementWriter(outbox, SYSTEM, settled=self._settled)
@@ -46,11 +46,11 @@ class Written:
         await endpoint(store)
         drive: Any = Driver(store)
         await post(drive, *(("paid", f"a{number}") for number in range(count)))
-        courier: Any = Courier()
+        sender: Any = Sender()
         leased = await claim(store, limit=count)
         assert len(leased) == count
         made = [
-            StreamDelivery(courier, one, (), clock=SYSTEM.clock, options=ProcessorOptions(), sent_at_seconds=0.0)
+            StreamDelivery(sender, one, (), clock=SYSTEM.clock, options=ProcessorOptions(), sent_at_seconds=0.0)
             for one in leased
         ]
         return cls(store, made)
@@ -63,8 +63,8 @@ class Written:
         return written
 
     def _settled(self, delivery: StreamDelivery, fate: bool | BaseException) -> None:
-        self.fates[delivery.settlement().aggregate] = fate
-        if len(self.fates) == len(self.streams):
+        self.results[delivery.settlement().aggregate] = fate
+        if len(self.results) == len(self.streams):
             self.done.set()
 
     async def ended(self) -> None:
@@ -79,7 +79,7 @@ async def test_settlements_that_may_wait_go_with_the_first_that_may_not() -> Non
     made.writer.add(made.streams[3], may_wait=False)
     await made.ended()
     assert made.groups == [4]
-    assert list(made.fates.values()) == [True] * 4
+    assert list(made.results.values()) == [True] * 4
 
 
 async def test_a_settlement_that_may_wait_is_written_without_others_too() -> None:
@@ -90,12 +90,12 @@ async def test_a_settlement_that_may_wait_is_written_without_others_too() -> Non
 
 
 async def test_enough_settlements_wait_for_no_others() -> None:
-    made = await Written.of(ENOUGH)
+    made = await Written.of(WRITE_AT)
     for one in made.streams:
         made.writer.add(one, may_wait=True)
     assert made.writer._due.is_set()
     await made.ended()
-    assert made.groups == [ENOUGH]
+    assert made.groups == [WRITE_AT]
 
 
 async def test_a_settlement_that_comes_as_the_writer_ends_is_written() -> None:
@@ -105,7 +105,7 @@ async def test_a_settlement_that_comes_as_the_writer_ends_is_written() -> None:
 
     def then(delivery: StreamDelivery, fate: bool | BaseException) -> None:
         settled(delivery, fate)
-        if len(made.fates) == 1:
+        if len(made.results) == 1:
             loop.call_soon(lambda: made.writer.add(made.streams[1], may_wait=True))
 
     made.writer._settled = then
@@ -122,7 +122,7 @@ async def test_a_settlement_that_is_refused_leaves_the_others_of_its_group_writt
     for one in made.streams:
         made.writer.add(one, may_wait=False)
     await made.ended()
-    first, refused, last = made.fates.values()
+    first, refused, last = made.results.values()
     assert (first, last) == (True, True)
     assert "due_seconds" in str(refused)
 
@@ -134,4 +134,4 @@ async def test_a_database_that_cannot_be_reached_is_asked_once_for_the_whole_gro
         made.writer.add(one, may_wait=False)
     await made.ended()
     assert made.groups == [3]
-    assert all(isinstance(fate, StoreUnavailable) for fate in made.fates.values())
+    assert all(isinstance(fate, StoreUnavailable) for fate in made.results.values())

@@ -1,6 +1,7 @@
-"""What a processor knows of the health of its endpoints: since when they fail, and until when they rest.
+"""The health of a processor's endpoints: since when each one fails, and until when it is paused.
 
-It throttles and disables them where their answers ask for that. Times are compared by the database's clock.
+An endpoint that fails for too long is disabled, and so is one whose answer is `gone`; an answer may also throttle its
+endpoint. The database's clock measures how long an endpoint has failed.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from tenure.stores.contract.outbox import EndpointRecord, OutboxStore
 
 THROTTLE_SECONDS = 60.0
 WARNINGS = 5
-"""Into how many parts warnings divide the time after which a failing endpoint is disabled."""
+"""How many warnings there may be before a failing endpoint is disabled, at equal intervals."""
 REASON_MAX = 500
 
 log = logging.getLogger("tenure.outbox")
 
 
 class EndpointHealth:
-    """The health of all endpoints, as they were last read and as they have answered since."""
+    """The health of all endpoints: as last read from the database, changed by the answers since."""
 
     def __init__(self, store: OutboxStore, clock: Clock, options: ProcessorOptions, actor: Actor) -> None:
         self._store, self._clock, self._options, self._actor = store, clock, options, actor
         self._endpoints: Mapping[str, EndpointRecord] = {}
         self._failing: set[str] = set()
-        self._rests_until_seconds: dict[str, float] = {}
+        self._paused_until_seconds: dict[str, float] = {}
         self._warnings: dict[tuple[str, datetime], int] = {}
 
     def read(self, endpoints: Iterable[EndpointRecord]) -> None:
@@ -38,31 +39,31 @@ class EndpointHealth:
         self._endpoints = {one.name: one for one in endpoints}
         self._failing = {one.name for one in self._endpoints.values() if one.failing_since_at is not None}
         now_seconds = self._clock.monotonic_seconds()
-        # One that was disabled or throttled here may have been enabled since: the claim decides.
-        self._rests_until_seconds = {n: at for n, at in self._rests_until_seconds.items() if at > now_seconds}
+        # An endpoint that this processor disabled or throttled may have been enabled since: the claim decides.
+        self._paused_until_seconds = {n: at for n, at in self._paused_until_seconds.items() if at > now_seconds}
 
     def leased(self, endpoint: str) -> None:
         """The database has leased streams of this endpoint, so it is neither disabled nor throttled."""
-        self._rests_until_seconds.pop(endpoint, None)
+        self._paused_until_seconds.pop(endpoint, None)
 
-    def rest_seconds(self, endpoint: str) -> float:
-        """For how long nothing is to be sent to the endpoint. Streams that are leased already are released."""
-        until_seconds = self._rests_until_seconds.get(endpoint)
+    def pause_seconds(self, endpoint: str) -> float:
+        """For how long nothing may be sent to the endpoint. Its leased streams are released."""
+        until_seconds = self._paused_until_seconds.get(endpoint)
         return 0.0 if until_seconds is None else max(0.0, until_seconds - self._clock.monotonic_seconds())
 
-    def saw(self, endpoint: str, answer: Delivered | Undelivered) -> None:
-        """Let the endpoint rest at once if the answer asks for that, before the next delivery begins."""
+    def pause_after(self, endpoint: str, answer: Delivered | Undelivered) -> None:
+        """Pause the endpoint if the answer disables or throttles it: at once, before the next delivery begins."""
         if isinstance(answer, Undelivered) and (answer.gone or answer.throttle):
             seconds = THROTTLE_SECONDS if answer.gone else answer.retry_after_seconds or THROTTLE_SECONDS
             until_seconds = self._clock.monotonic_seconds() + seconds
-            self._rests_until_seconds[endpoint] = max(self._rests_until_seconds.get(endpoint, 0.0), until_seconds)
+            self._paused_until_seconds[endpoint] = max(self._paused_until_seconds.get(endpoint, 0.0), until_seconds)
 
-    def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
-        """Whether the answer changes nothing of what is recorded of the endpoint."""
+    def is_recorded(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
+        """Whether the database already has the health that follows from the answer."""
         return isinstance(answer, Delivered) and endpoint not in self._failing
 
-    async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
-        """Record the health of an endpoint, and disable or throttle it where the answer asks for that."""
+    async def record(self, endpoint: str, answer: Delivered | Undelivered) -> None:
+        """Write the health of an endpoint, and disable or throttle it if the answer does."""
         known = self._endpoints.get(endpoint)
         if known is None:
             return
@@ -82,7 +83,7 @@ class EndpointHealth:
             await self._store.throttle(endpoint, seconds=answer.retry_after_seconds or THROTTLE_SECONDS)
 
     async def _warn_or_disable(self, endpoint: EndpointRecord, since: datetime, reason: str) -> None:
-        """Both apply only while the endpoint still fails since then: another processor may have delivered."""
+        """Warn or disable, if the endpoint has failed since then: another processor may have delivered meanwhile."""
         limit_seconds, failing_seconds = self._options.disable_after_seconds, endpoint.failing_seconds or 0.0
         if failing_seconds > limit_seconds:
             await self._disable(endpoint.name, f"failing since {since.isoformat()}: {reason}", since)

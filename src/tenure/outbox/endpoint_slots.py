@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 QUICK_SECONDS = 1.0
-"""A stream that is settled so soon after its claim was not leased for nothing: more may be leased ahead."""
-AHEAD_LEAST = 2
-AHEAD_MOST = 25
+"""If streams are settled this soon after their claim, more are leased ahead."""
+AHEAD_MIN = 2
+AHEAD_MAX = 25
 STREAMS_MAX = 5000
 
 
 class EndpointSlots:
     """Leases streams ahead of the deliveries, so that one claim and one settlement serve many short streams.
 
-    The more streams end quickly, the more are leased ahead. Where streams take long, others are left to other
-    processors.
+    Each stream that ends quickly raises the limit by one. Each slow one lowers it, so that other processors can lease
+    the rest.
     """
 
     def __init__(self, concurrency: int) -> None:
-        self._least = min(AHEAD_LEAST * concurrency, STREAMS_MAX)
-        self._most = min(AHEAD_MOST * concurrency, STREAMS_MAX)
+        self._least = min(AHEAD_MIN * concurrency, STREAMS_MAX)
+        self._most = min(AHEAD_MAX * concurrency, STREAMS_MAX)
         self._limit = self._least
         self._leased = 0
         self._has_more = False
 
     @property
     def free(self) -> int:
-        """How many streams to claim; 0 while few would be: a claim costs much the same for one as for many."""
+        """How many streams to claim; 0 while few are free: a claim of one costs nearly as much as a claim of many."""
         free = self._limit - self._leased
         return free if 4 * free >= self._limit else 0
 

@@ -12,11 +12,11 @@ from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Seams
 
 STEPS_BETWEEN_YIELDS = 10
-"""After so many steps a worker lets other tasks run, since a sink may never wait."""
+"""After so many steps a worker yields to other tasks: a sink that never awaits would block them."""
 
 
 class EndpointWorkers:
-    """At most `options.concurrency` deliveries at once. A stream with further messages goes behind those that wait.
+    """At most `options.concurrency` deliveries at once. After each message a stream queues behind the waiting ones.
 
     `ended` is called with each stream that is to be settled, and with the error if its delivery failed. Workers are
     tasks, and end when no stream waits.
@@ -82,9 +82,9 @@ class EndpointWorkers:
         self._tasks.discard(task)
         self._workers -= 1
         if not task.cancelled():
-            # Streams may have come after the worker had seen that none waits.
+            # Streams may have been added after the worker had found none waiting.
             self._start()
         elif self._workers == 0:
-            # Cancelled workers leave streams behind, whose leases end in time.
+            # The streams that no worker has begun are due again when their leases end.
             while self._waiting:
                 self._ended(self._waiting.popleft(), asyncio.CancelledError())

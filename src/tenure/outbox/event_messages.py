@@ -13,6 +13,7 @@ from uuid import UUID, uuid5
 
 from tenure.lifecycle.json_text import encode, load
 from tenure.lifecycle.records import Event, EventType, Origin
+from tenure.outbox.subscriptions import matches_any
 from tenure.stores.contract import OutboxMessage
 from tenure.stores.contract.log_cursors import EventMessage, OperatorEvent
 from tenure.vocabularies import ALL, TranslatedEvent, Vocabulary
@@ -26,7 +27,7 @@ _NAMESPACE = UUID("5f0c7f0e-8a5c-5d0e-9d65-0d6c3e6f7a11")
 
 
 def names_events(pattern: str) -> bool:
-    """Whether a subscription's topic names events of the log. `*` does not: it is all messages that are written anyway.
+    """Whether a subscription's topic names events of the log. `*` does not: it matches only messages of jobs.
 
     >>> [names_events(pattern) for pattern in ("mail.*", "*", "tenure.job.failed", "tenure.*")]
     [False, False, True, True]
@@ -34,12 +35,7 @@ def names_events(pattern: str) -> bool:
     return pattern.startswith(TOPIC_PREFIX)
 
 
-def is_wanted(topic: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns is the topic, or the beginning of it and `*`."""
-    return any(topic == pattern or (pattern.endswith("*") and topic.startswith(pattern[:-1])) for pattern in patterns)
-
-
-def wanted_vocabularies(patterns: Iterable[str]) -> tuple[Vocabulary, ...]:
+def named_vocabularies(patterns: Iterable[str]) -> tuple[Vocabulary, ...]:
     """The vocabularies that the patterns name: `tenure.engine.*` names one, `tenure.*` none but tenure's own words."""
     named = {pattern.split(".")[1] for pattern in patterns if pattern.count(".") >= 2}
     return tuple(one for one in ALL if one.name in named)
@@ -48,7 +44,8 @@ def wanted_vocabularies(patterns: Iterable[str]) -> tuple[Vocabulary, ...]:
 def event_messages(
     event: Event, origin: Origin | None, translated: Sequence[TranslatedEvent], *, patterns: Sequence[str]
 ) -> list[EventMessage]:
-    """The messages about an event that the patterns ask for. `origin` is None where retention has removed the job."""
+    """The messages about an event whose topics match the patterns. `origin` is None if retention has removed the
+    job."""
     if event.type in UNPUBLISHED:
         return []
     found = [(f"{JOB_PREFIX}{event.type}", _facts(event, origin))]
@@ -56,18 +53,18 @@ def event_messages(
     return [
         _message(event, topic, ordinal, facts)
         for ordinal, (topic, facts) in enumerate(found)
-        if is_wanted(topic, patterns)
+        if matches_any(topic, patterns)
     ]
 
 
 def operator_message(event: OperatorEvent, *, patterns: Sequence[str]) -> EventMessage | None:
-    """The message about a record of the operator log, if the patterns ask for it.
+    """The message about a record of the operator log, if its topic matches the patterns.
 
     A dead letter that is itself such a message has none: each would lead to the next while an endpoint fails.
     """
     topic = f"{OPERATOR_PREFIX}{event.action}"
     detail = {} if event.detail is None else load(event.detail)
-    if not is_wanted(topic, patterns) or str(detail.get("topic")).startswith(OPERATOR_PREFIX):
+    if not matches_any(topic, patterns) or str(detail.get("topic")).startswith(OPERATOR_PREFIX):
         return None
     job_id = None if event.job_id is None else str(event.job_id)
     facts = {"action": event.action, "at": event.at.isoformat(), "actor": event.actor, "job_id": job_id}
@@ -100,7 +97,7 @@ def _message(event: Event, topic: str, ordinal: int, facts: dict[str, Any]) -> E
 
 
 def _facts(event: Event, origin: Origin | None) -> dict[str, Any]:
-    """The event without content of the user's code. `from` is None for the first event of a job."""
+    """The fields of an event, without payload and result. `from` is None for the first event of a job."""
     return {
         "job_id": str(event.job_id),
         "rev": event.rev,

@@ -19,10 +19,10 @@ from tenure.lifecycle.records import Event, Origin
 from tenure.observe.event_translator import EventTranslator
 from tenure.outbox.event_messages import (
     event_messages,
+    named_vocabularies,
     names_events,
     names_operator_events,
     operator_message,
-    wanted_vocabularies,
 )
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import ReadStore
@@ -102,20 +102,20 @@ class EventPublisher:
         page = await self._store.tail(after=cursor.position, limit=PAGE_EVENTS)
         for row in page.unreadable:
             log.error("event not published: %s; run `tenure verify`", row)
-        noted = await self._operator_events()
-        if page.position == cursor.position and not noted:
+        operator_events = await self._operator_events()
+        if page.position == cursor.position and not operator_events:
             return False
-        messages = [*await self._messages(page.events), *self._operator_messages(noted)]
+        messages = [*await self._messages(page.events), *self._operator_messages(operator_events)]
         # Until the reply arrives it is unknown where the cursor is.
         self._cursor = None
         cursors = self._store.log_cursors
-        ids = [one.id for one in noted]
+        ids = [one.id for one in operator_events]
         if not await cursors.publish(
             cursor, token=self._token, position=page.position, messages=messages, operator_events=ids
         ):
             return False
         self._cursor = LogCursor(name=CURSOR, position=page.position)
-        return max(len(page.events) + len(page.unreadable), len(noted)) >= PAGE_EVENTS
+        return max(len(page.events) + len(page.unreadable), len(operator_events)) >= PAGE_EVENTS
 
     async def close(self) -> None:
         """Release the cursor, so that another publisher need not wait for the end of the lease."""
@@ -143,7 +143,7 @@ class EventPublisher:
             for topic in (one.topic for one in endpoint.subscriptions if names_events(one.topic)):
                 since[topic] = min(since.get(topic, endpoint.created_at), endpoint.created_at)
         if since.keys() != self._since.keys():
-            chosen = wanted_vocabularies(since)
+            chosen = named_vocabularies(since)
             self._translator = EventTranslator(self._store, chosen) if chosen else None
         self._since, self._refresh_at_seconds = since, now_seconds + REFRESH_SECONDS
 

@@ -1,6 +1,6 @@
 """The outbox processor: leases pending streams, delivers their messages in order through sinks, and records attempts.
 
-It holds the processor's part of a store. It can neither change a job nor write a message.
+It has only the part of a store that it needs. It can neither change a job nor write a message.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OutboxProcessor:
         self._store, self._sink_for, self._seams, self.name = store, sink_for, seams, name
         self._options = options or ProcessorOptions()
         self._availability = availability or DatabaseAvailability(seams)
-        self._wakeups, self._layers = wakeups, delivering(middleware)
+        self._wakeups, self._middleware = wakeups, delivering(middleware)
         self._settlements = SettlementWriter(store, seams, settled=self._settled)
         self._sinks: dict[str, tuple[str, Sink | None]] = {}
         self._endpoints: Mapping[str, EndpointRecord] = {}
@@ -146,7 +146,8 @@ class OutboxProcessor:
         return len(streams)
 
     async def _refresh(self) -> None:
-        """Read the endpoints, at idle and every poll time; every few seconds, record that they are served."""
+        """Read the endpoints when the poll time has passed or a claim returned nothing; record every 15 s that they are
+        served."""
         now_seconds = self._seams.clock.monotonic_seconds()
         if now_seconds < self._refresh_at_seconds:
             return
@@ -212,16 +213,16 @@ class OutboxProcessor:
         )
 
     def _settle(self, delivery: StreamDelivery, error: BaseException | None) -> None:
-        """Write what became of a stream; after an error, leave it to the end of its lease."""
+        """Write the settlement of a stream. After an error there is none: the stream is due when its lease ends."""
         if error is not None:
             self._close(delivery, error)
             return
-        # While other streams keep all workers busy, nothing is gained by an early write.
+        # While all workers are busy, an early write frees no worker sooner.
         self._settlements.add(delivery, may_wait=self._workers[delivery.endpoint].are_busy)
 
     def _settled(self, delivery: StreamDelivery, written: bool | BaseException) -> None:
-        """A settlement is written or refused, or the database could not be reached: then it is repeated until the lease
-        ends. A settlement whose reply was lost has released the lease, and is refused the second time."""
+        """A settlement was written or refused, or failed. One that could not reach the database is repeated until the
+        lease ends. One whose reply was lost has released the lease, and is refused the second time."""
         if isinstance(written, BaseException):
             self._unsettled(delivery, written)
             return
@@ -252,32 +253,32 @@ class OutboxProcessor:
         self._settle(delivery, None)
 
     def _close(self, delivery: StreamDelivery, error: BaseException | None) -> None:
-        """The stream is settled, or left to the end of its lease."""
+        """Free the slot of a stream that is settled, or that is due again when its lease ends."""
         if error is not None:
-            self._log_left(delivery, error)
+            self._log_unsettled(delivery, error)
         self._leased -= 1
         self._slots_of(delivery.endpoint).ended(self._seams.clock.monotonic_seconds() - delivery.sent_at_seconds)
         self._freed.set()
 
-    def _log_left(self, delivery: StreamDelivery, error: BaseException) -> None:
+    def _log_unsettled(self, delivery: StreamDelivery, error: BaseException) -> None:
         if isinstance(error, StoreUnavailable | StoreError):
             log.warning("endpoint %s: deliveries not recorded, they will be repeated: %s", delivery.endpoint, error)
         elif isinstance(error, Exception):
-            log.error("outbox stream failed; its lease ends in time", exc_info=error)
+            log.error("endpoint %s: stream failed, retrying when its lease ends", delivery.endpoint, exc_info=error)
 
-    # What a stream uses.
+    # `MessageSender`, for the streams.
 
-    def rest_seconds(self, endpoint: str) -> float:
-        """For how long nothing is to be sent to the endpoint."""
-        return self._health.rest_seconds(endpoint)
+    def pause_seconds(self, endpoint: str) -> float:
+        """For how long nothing may be sent to the endpoint."""
+        return self._health.pause_seconds(endpoint)
 
-    def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
-        """Whether the answer changes nothing of what is recorded of the endpoint."""
-        return self._health.is_noted(endpoint, answer)
+    def is_health_recorded(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
+        """Whether the database already has the health that follows from the answer."""
+        return self._health.is_recorded(endpoint, answer)
 
-    async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
-        """Record what the answer means for the endpoint."""
-        await self._health.note(endpoint, answer)
+    async def record_health(self, endpoint: str, answer: Delivered | Undelivered) -> None:
+        """Write the health of the endpoint that follows from the answer."""
+        await self._health.record(endpoint, answer)
 
     async def deliver(self, endpoint: str, delivery: Delivery, limit: TimeLimit) -> Delivered | Undelivered:
         """One attempt, within the time that a delivery may take."""
@@ -286,13 +287,13 @@ class OutboxProcessor:
         answer: Delivered | Undelivered
         try:
             with limit:
-                if self._layers:
-                    answer = await deliver_within(self._layers, sink, delivery, endpoint=endpoint)
+                if self._middleware:
+                    answer = await deliver_within(self._middleware, sink, delivery, endpoint=endpoint)
                 else:
                     answer = await sink.deliver(delivery)
         except TimeoutError:
             answer = Undelivered(reason=f"no answer within {self._options.delivery_seconds_max:g} s")
         except Exception as error:  # noqa: BLE001 - a sink of the user may raise anything
             answer = Undelivered(reason=error_reason(error))
-        self._health.saw(endpoint, answer)
+        self._health.pause_after(endpoint, answer)
         return answer

@@ -9,11 +9,11 @@ from tenure.lifecycle.json_text import check_integer, check_seconds
 from tenure.outbox.retry import RetrySchedule
 
 LEASE_SHARE = 0.5
-"""How much of a lease may pass before the processor begins no further delivery under it."""
+"""The share of a lease after which the processor begins no further delivery under it."""
 
 
 class ProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a processor. `concurrency` is the number of streams that one endpoint receives at a time."""
+    """The settings of a processor. `concurrency`: how many streams are delivered to one endpoint at a time."""
 
     concurrency: int = 20
     lease_seconds: float = 120.0
@@ -21,9 +21,9 @@ class ProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
     messages_max: int = 100
     poll_seconds: float = 1.0
     block_seconds: float = 7 * 86_400.0
-    """How long a message may hold up its aggregate, unless the subscription sets another time."""
+    """How long a failing message may block its aggregate, unless the subscription sets another time."""
     disable_after_seconds: float = 5 * 86_400.0
-    """An endpoint that has failed for this long is disabled. Each fifth of it is a warning in the operator log."""
+    """An endpoint that has failed for this long is disabled. The operator log has a warning after each fifth of it."""
     retry: RetrySchedule = RetrySchedule()
 
     def __post_init__(self) -> None:

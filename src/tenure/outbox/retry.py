@@ -1,16 +1,13 @@
-"""When a message is attempted again, and which subscriptions want it. Pure."""
+"""When a message is attempted again. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from tenure.lifecycle.json_text import check_seconds, load
-from tenure.stores.contract.outbox import SubscriptionRecord
+from tenure.lifecycle.json_text import check_seconds
 
 HOUR_SECONDS = 3600.0
 DELAYS_SECONDS = (5.0, 300.0, 1800.0, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
@@ -42,33 +39,3 @@ class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
         spread = int.from_bytes(hashed[:8]) / 2**64
         delay = self.delays_seconds[attempt - 1] * (1 - JITTER + 2 * JITTER * spread)
         return delay if asked is None else max(delay, asked)
-
-
-def topic_matches(topic: str, pattern: str) -> bool:
-    """Whether a topic is the pattern of a subscription, or has its prefix.
-
-    >>> topic_matches("mail.sent", "mail.*"), topic_matches("mail", "mail.*")
-    (True, False)
-    """
-    return topic == pattern or (pattern.endswith("*") and topic.startswith(pattern[:-1]))
-
-
-def wanted_by(subscriptions: Sequence[SubscriptionRecord], topic: str, body: str) -> list[SubscriptionRecord]:
-    """The subscriptions that want a message: by its topic, and by the fields of its body."""
-    return [
-        one
-        for one in subscriptions
-        if topic_matches(topic, one.topic) and (one.filters is None or _passes(load(one.filters), load(body)))
-    ]
-
-
-def _passes(filters: dict[str, Any], body: Any) -> bool:
-    return all(_field(body, path) in (want if isinstance(want, list) else [want]) for path, want in filters.items())
-
-
-def _field(body: Any, path: str) -> Any:
-    for name in path.split("."):
-        if not isinstance(body, dict) or name not in body:
-            return None
-        body = body[name]
-    return body

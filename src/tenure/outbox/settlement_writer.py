@@ -1,4 +1,4 @@
-"""Writes what became of leased streams, many in one call of the store. It delivers nothing."""
+"""Writes the settlements of leased streams, many in one call of the store. It delivers nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tenure.seams import Seams
 from tenure.stores.contract.outbox import OutboxStore
 
 GROUP_MAX = 500
-ENOUGH = 100
-"""So many settlements wait for no further ones."""
+WRITE_AT = 100
+"""So many pending settlements are written at once."""
 WAIT_SECONDS = 0.02
 
 
@@ -22,8 +22,8 @@ class SettlementWriter:
     """Writes one group of settlements at a time. A settlement that may wait is written with those of the next
     `WAIT_SECONDS`: a call of the store costs much the same for one as for many.
 
-    `settled` is called with each stream, and with whether its settlement was written or the error. Where a group is
-    refused, its halves are written apart.
+    `settled` is called with each stream, and with whether its settlement was written or the error. The halves of a
+    refused group are written apart.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SettlementWriter:
     def add(self, delivery: StreamDelivery, *, may_wait: bool) -> None:
         """Write the settlement of this stream, at once or with others."""
         self._pending.append(delivery)
-        if not may_wait or len(self._pending) >= ENOUGH:
+        if not may_wait or len(self._pending) >= WRITE_AT:
             self._due.set()
         if self._writer is None:
             self._writer = self._seams.spawn.task(self._write_pending(), name="tenure-outbox-settle")
@@ -80,5 +80,5 @@ class SettlementWriter:
             self._refuse(list(pending), asyncio.CancelledError())
             return
         for one in pending:
-            # It came after the writer had seen that nothing is pending.
+            # It was added after the writer had found nothing pending.
             self.add(one, may_wait=False)

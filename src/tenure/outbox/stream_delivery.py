@@ -11,8 +11,8 @@ import msgspec
 from tenure.lifecycle.json_text import load
 from tenure.outbox.endpoint_health import THROTTLE_SECONDS
 from tenure.outbox.processor_options import LEASE_SHARE, ProcessorOptions
-from tenure.outbox.retry import wanted_by
 from tenure.outbox.sinks import Delivered, Delivery, Undelivered
+from tenure.outbox.subscriptions import matching_subscriptions
 from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Clock
 from tenure.stores.contract.outbox import (
@@ -26,41 +26,41 @@ from tenure.stores.contract.outbox import (
 log = logging.getLogger("tenure.outbox")
 
 
-class Released(NamedTuple):
+class NotSent(NamedTuple):
     """Nothing was sent. The stream is due again after so many seconds."""
 
     due_seconds: float
 
 
-class Courier(Protocol):
-    """The part of the processor that a stream uses."""
+class MessageSender(Protocol):
+    """The part of the processor that delivers one message for a stream, under the processor's name."""
 
     @property
     def name(self) -> str: ...
 
-    def rest_seconds(self, endpoint: str) -> float:
-        """For how long nothing is to be sent to the endpoint."""
+    def pause_seconds(self, endpoint: str) -> float:
+        """For how long nothing may be sent to the endpoint."""
         ...
 
     async def deliver(self, endpoint: str, delivery: Delivery, limit: TimeLimit) -> Delivered | Undelivered:
         """One attempt, within the limit."""
         ...
 
-    def is_noted(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
-        """Whether the answer changes nothing of what is recorded of the endpoint."""
+    def is_health_recorded(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
+        """Whether the database already has the health that follows from the answer."""
         ...
 
-    async def note(self, endpoint: str, answer: Delivered | Undelivered) -> None:
-        """Record what the answer means for the endpoint."""
+    async def record_health(self, endpoint: str, answer: Delivered | Undelivered) -> None:
+        """Write the health of the endpoint that follows from the answer."""
         ...
 
 
 class StreamDelivery:
-    """The deliveries of one leased stream, in order, until it is done, fails, or its lease may have ended."""
+    """The deliveries of one leased stream, in order, until all are done, one fails, or half of the lease has passed."""
 
     def __init__(
         self,
-        courier: Courier,
+        sender: MessageSender,
         stream: LeasedStream,
         subscriptions: Sequence[SubscriptionRecord],
         *,
@@ -68,11 +68,11 @@ class StreamDelivery:
         options: ProcessorOptions,
         sent_at_seconds: float,
     ) -> None:
-        self._courier, self._stream, self._subscriptions = courier, stream, subscriptions
+        self._sender, self._stream, self._subscriptions = sender, stream, subscriptions
         self._clock, self._options = clock, options
         self.endpoint, self.sent_at_seconds = stream.endpoint, sent_at_seconds
         self.lease_ends_at_seconds = sent_at_seconds + options.lease_seconds
-        self._trusted_until_seconds = sent_at_seconds + LEASE_SHARE * options.lease_seconds
+        self._last_begin_at_seconds = sent_at_seconds + LEASE_SHARE * options.lease_seconds
         self._position, self._previous = stream.position, stream.previous
         if stream.only_sequence and not stream.messages:
             # Retention has removed the message.
@@ -82,23 +82,23 @@ class StreamDelivery:
         self._made: list[DeliveryAttempt] = []
 
     async def step(self, limit: TimeLimit) -> bool:
-        """Deliver the next message. False: the stream is to be settled; a message that failed is the last one."""
+        """Deliver the next message. False: the stream has ended, by its last message or by a failed one; settle it."""
         messages = self._stream.messages
         if self._next >= len(messages):
             return False
         message = messages[self._next]
         attempt = self._failures + 1
-        if wanted := wanted_by(self._subscriptions, message.topic, message.body):
+        if matching := matching_subscriptions(self._subscriptions, message.topic, message.body):
             answer = await self._attempt(message, attempt, limit)
-            if isinstance(answer, Released):
+            if isinstance(answer, NotSent):
                 self._delay_seconds = answer.due_seconds
                 return False
             if isinstance(answer, Undelivered):
-                delay_seconds = self._retry_seconds(message, attempt, answer, wanted)
+                delay_seconds = self._retry_seconds(message, attempt, answer, matching)
                 if delay_seconds is not None:
                     self._failures, self._delay_seconds = attempt, delay_seconds
                     return False
-                self._bury()
+                self._dead_letter_last()
             self._previous = message.sequence
         self._position, self._failures = message.sequence, 0
         self._next += 1
@@ -106,23 +106,23 @@ class StreamDelivery:
 
     async def _attempt(
         self, message: StoredMessage, attempt: int, limit: TimeLimit
-    ) -> Delivered | Undelivered | Released:
-        """Released: nothing was sent, because the lease may end or the endpoint rests."""
+    ) -> Delivered | Undelivered | NotSent:
+        """NotSent: nothing was sent, because half of the lease has passed or the endpoint is paused."""
         endpoint = self.endpoint
         began_at_seconds = self._clock.monotonic_seconds()
-        if began_at_seconds >= self._trusted_until_seconds:
-            return Released(0.0)
-        if rest_seconds := self._courier.rest_seconds(endpoint):
-            return Released(rest_seconds)
+        if began_at_seconds >= self._last_begin_at_seconds:
+            return NotSent(0.0)
+        if pause_seconds := self._sender.pause_seconds(endpoint):
+            return NotSent(pause_seconds)
         if message.unreadable is None:
-            answer = await self._courier.deliver(endpoint, self._delivery(message, attempt), limit)
+            answer = await self._sender.deliver(endpoint, self._delivery(message, attempt), limit)
         else:
             answer = Undelivered(reason=f"it cannot be read: {message.unreadable}")
         seconds = self._clock.monotonic_seconds() - began_at_seconds
         if isinstance(answer, Undelivered) and not answer.attempted:
             # A circuit breaker is open: this counts as no attempt of the message.
-            await self._courier.note(endpoint, answer)
-            return Released(answer.retry_after_seconds or THROTTLE_SECONDS)
+            await self._sender.record_health(endpoint, answer)
+            return NotSent(answer.retry_after_seconds or THROTTLE_SECONDS)
         self._made.append(
             DeliveryAttempt(
                 sequence=message.sequence,
@@ -134,8 +134,8 @@ class StreamDelivery:
                 error=None if isinstance(answer, Delivered) else answer.reason,
             )
         )
-        if message.unreadable is None and not self._courier.is_noted(endpoint, answer):
-            await self._courier.note(endpoint, answer)
+        if message.unreadable is None and not self._sender.is_health_recorded(endpoint, answer):
+            await self._sender.record_health(endpoint, answer)
         return answer
 
     def _delivery(self, message: StoredMessage, attempt: int) -> Delivery:
@@ -155,10 +155,10 @@ class StreamDelivery:
         )
 
     def _retry_seconds(
-        self, message: StoredMessage, attempt: int, answer: Undelivered, wanted: Sequence[SubscriptionRecord]
+        self, message: StoredMessage, attempt: int, answer: Undelivered, matching: Sequence[SubscriptionRecord]
     ) -> float | None:
         """The delay before the next attempt; None if there is none, and the message is a dead letter."""
-        limits = [one.block_seconds for one in wanted if one.block_seconds is not None]
+        limits = [one.block_seconds for one in matching if one.block_seconds is not None]
         block_seconds = min(limits, default=self._options.block_seconds)
         blocked_seconds = 0.0 if self._next else self._stream.blocked_seconds
         delay = self._options.retry.delay_seconds(
@@ -171,8 +171,8 @@ class StreamDelivery:
             return None
         return delay
 
-    def _bury(self) -> None:
-        """The last attempt was the last one: the message is a dead letter, and the ones after it go on."""
+    def _dead_letter_last(self) -> None:
+        """Make the message of the last attempt a dead letter. The stream continues with the message after it."""
         last = self._made[-1]
         self._made[-1] = msgspec.structs.replace(last, outcome="dead")
         log.error(
@@ -186,13 +186,13 @@ class StreamDelivery:
         return self._made
 
     def settlement(self) -> Settlement:
-        """What became of the messages, and when the stream is due again."""
+        """The recorded attempts, the position after them, and when the stream is due again."""
         return Settlement(
             endpoint=self.endpoint,
             aggregate=self._stream.aggregate,
             only_sequence=self._stream.only_sequence,
             token=self._stream.token,
-            owner=self._courier.name,
+            owner=self._sender.name,
             position=self._position,
             attempts=self._failures,
             deliveries=tuple(self._made),
