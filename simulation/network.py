@@ -53,7 +53,7 @@ from tenure.stores.contract import (
 )
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.group_commit import GroupCommit
-from tenure.stores.parents import wake_parents
+from tenure.stores.wake_parents import wake_parents
 
 if TYPE_CHECKING:
     from simulation.cluster import SimulatedCluster

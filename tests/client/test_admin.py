@@ -12,7 +12,7 @@ import pytest
 import tenure
 from tenure.client.admin import DeadLetterFilter, JobAdmin, JobFilter, SkippedJob
 from tenure.client.cancel import ROUNDS_MAX
-from tenure.client.matching import PAGE
+from tenure.client.matching_records import PAGE
 from tenure.errors import (
     AlreadyCommitted,
     DedupeKeyConflict,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.lifecycle import evolve, records
-from tenure.stores import parents
+from tenure.stores import wake_parents
 from tenure.stores.commit_block import BaseCommitBlock
 from tenure.testing.model import rows
 from tenure.workers.maintenance import recovery
@@ -26,31 +26,33 @@ def digest_of_every_origin_changes(edits: Edits) -> None:
     edits.python(records._around_payload, 'facts["awaited"] or None', 'facts["awaited"]')
 
 
-def end_wakes_nobody(edits: Edits) -> None:
-    edits.python(parents._actors_by_parent, "ended = origin.awaited and outcome.status in TERMINAL", "ended = False")
+def end_wakes_no_parent(edits: Edits) -> None:
+    edits.python(
+        wake_parents._actors_by_parent, "ended = origin.awaited and outcome.status in TERMINAL", "ended = False"
+    )
 
 
 def suspend_is_not_tested(edits: Edits) -> None:
-    edits.python(parents._actors_by_parent, "isinstance(last, Suspend)", "False")
+    edits.python(wake_parents._actors_by_parent, "isinstance(last, Suspend)", "False")
 
 
 def repeated_end_is_not_tested(edits: Edits) -> None:
-    edits.python(parents._actors_by_parent, "origin.awaited and not outcome.job.live", "False")
+    edits.python(wake_parents._actors_by_parent, "origin.awaited and not outcome.job.live", "False")
 
 
 def repeated_suspend_is_not_tested(edits: Edits) -> None:
-    edits.python(parents._actors_by_parent, "outcome.job.children_max is not None", "False")
+    edits.python(wake_parents._actors_by_parent, "outcome.job.children_max is not None", "False")
 
 
 def wake_by_another_role(edits: Edits) -> None:
-    edits.python(parents._wake, "actor.role if actor.role in WAKERS else Role.RECOVERY", "Role.RECOVERY")
+    edits.python(wake_parents._wake, "actor.role if actor.role in WAKERS else Role.RECOVERY", "Role.RECOVERY")
 
 
-def block_wakes_nobody(edits: Edits) -> None:
+def block_wakes_no_parent(edits: Edits) -> None:
     edits.python(BaseCommitBlock.__aexit__, "await self.store.wake_parents(self._requests, self._outcomes)", "pass")
 
 
-def recovery_wakes_nobody(edits: Edits) -> None:
+def recovery_wakes_no_parent(edits: Edits) -> None:
     edits.python(recovery.recovery_operations, "(Wake(),) if", "() if")
 
 
@@ -67,7 +69,7 @@ def suspended_has_no_number(edits: Edits) -> None:
 
 
 def model_wakes_too_early(edits: Edits) -> None:
-    edits.python(rows.waits_in_vain, "<= job.children_max", "<= job.children_max + 1")
+    edits.python(rows.waits_for_no_child, "<= job.children_max", "<= job.children_max + 1")
 
 
 def sqlite_wakes_due_jobs(edits: Edits) -> None:
@@ -138,7 +140,7 @@ MUTANTS = (
         digest_of_every_origin_changes,
     ),
     Mutant(
-        "the end of a child wakes no parent", "a parent waits for ever", Kit(LAST_CHILD), r"assert", end_wakes_nobody
+        "the end of a child wakes no parent", "a parent waits for ever", Kit(LAST_CHILD), r"assert", end_wakes_no_parent
     ),
     Mutant(
         "a suspend for children is not tested",
@@ -180,14 +182,14 @@ MUTANTS = (
         "a child that ends in a transaction leaves its parent waiting",
         Kit("test_a_suspend_in_a_transaction_is_tested_after_its_commit"),
         r"assert",
-        block_wakes_nobody,
+        block_wakes_no_parent,
     ),
     Mutant(
         "recovery wakes no parent",
         "a parent waits for ever when the process died before the wake",
         Simulator(),
         r"was not woken for \d+ s|did not come to an end",
-        recovery_wakes_nobody,
+        recovery_wakes_no_parent,
     ),
     Mutant(
         "a suspend keeps no number of children",

@@ -24,7 +24,7 @@ def copies_keep_their_spend(edits: Edits) -> None:
 
 
 def undone_steps_are_reused(edits: Edits) -> None:
-    edits.python(forks._cut, "return min(undone, failed)", "return failed")
+    edits.python(forks._first_executed, "return min(undone, failed)", "return failed")
 
 
 def dependencies_are_ignored(edits: Edits) -> None:

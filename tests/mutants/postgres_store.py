@@ -32,8 +32,8 @@ def postgres_signal_leaves_no_revision(edits: Edits) -> None:
     )
 
 
-def postgres_signal_hurries_every_job(edits: Edits) -> None:
-    edits.python(apply_batch._column, "any(hurries(step.type, step.from_status)", "any(step.type == 'signalled'")
+def postgres_signal_makes_every_job_due(edits: Edits) -> None:
+    edits.python(apply_batch._column, "any(makes_due_now(step.type, step.from_status)", "any(step.type == 'signalled'")
 
 
 def postgres_signal_is_sent_twice(edits: Edits) -> None:
@@ -314,11 +314,11 @@ MUTANTS = (
         postgres_signal_leaves_no_revision,
     ),
     Mutant(
-        "PostgreSQL: a signal hurries every job",
+        "PostgreSQL: a signal makes every job due now",
         "a signal makes a job due that waits for its retry",
         Kit("test_a_wake_is_accepted_in_every_live_status_and_makes_only_a_waiting_job_due", "postgres"),
         r"due_at",
-        postgres_signal_hurries_every_job,
+        postgres_signal_makes_every_job_due,
     ),
     Mutant(
         "PostgreSQL: a claimed job still waits",

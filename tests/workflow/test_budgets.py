@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.lifecycle.budgets import SCALE, BudgetLine, decode_spend, plus
+from tenure.lifecycle.budgets import SCALE, BudgetLine, decode_spend, sum_amounts
 from tenure.lifecycle.provenance import provenance
 from tenure.lifecycle.statuses import CANCELLED, FAILED, HALTED, SUCCEEDED
 from tenure.lifecycle.steps import StepKind
@@ -26,7 +26,7 @@ async def lines(app: tenure.App, handle: tenure.Handle[Any]) -> dict[str, Budget
 
 
 async def recorded_spend(app: tenure.App, handle: tenure.Handle[Any]) -> dict[str, int]:
-    return plus(*(decode_spend(step.spend) for step in await (await app.store()).steps(handle.id)))
+    return sum_amounts(*(decode_spend(step.spend) for step in await (await app.store()).steps(handle.id)))
 
 
 @pytest.mark.requirement("WC-04", "WC-06", "WF-19")

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from tenure.client.admin import MANY, DeadLetterFilter, JobFilter
-from tenure.client.matching import MANY_MAX
+from tenure.client.matching_records import MANY_MAX
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.records import Actor, Role

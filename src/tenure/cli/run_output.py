@@ -11,7 +11,7 @@ import msgspec
 from tenure.cli.job_output import JOB_HEADINGS, abbreviate, fork_text, job_row, print_job, print_unread_signals
 from tenure.cli.output import counted, print_line, print_table
 from tenure.cli.tables import Column, format_value
-from tenure.lifecycle.budgets import BudgetLine, amount_text, decode_spend, shown
+from tenure.lifecycle.budgets import BudgetLine, amount_text, decode_spend, in_units
 from tenure.lifecycle.forks import fork_origin
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.provenance import UnreadSignal
@@ -138,7 +138,7 @@ def budget_row(line: BudgetLine) -> tuple[object, ...]:
 
 def budget_view(line: BudgetLine) -> dict[str, object]:
     """One unit of a budget, in units. `lost` is what attempts had reserved that were lost."""
-    amounts = {name: shown(getattr(line, name)) for name in ("limit", "spent", "reserved", "lost", "left")}
+    amounts = {name: in_units(getattr(line, name)) for name in ("limit", "spent", "reserved", "lost", "left")}
     return {"unit": line.unit, **amounts}
 
 

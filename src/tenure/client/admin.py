@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
+from tenure.client.bulk_reports import CancelReport, DiscardReport, RedriveReport, SkippedJob
 from tenure.client.cancel import Canceller
 from tenure.client.forks import continued_by
 from tenure.client.job_id import JobId, job_id_of
-from tenure.client.matching import MatchingRecords, Pages, require_statuses
+from tenure.client.matching_records import LimitedPages, MatchingRecords, require_statuses
 from tenure.client.redrive import Redriver, refused
-from tenure.client.reports import CancelReport, DiscardReport, RedriveReport, SkippedJob
 from tenure.errors import IllegalTransition, JobNotFound
 from tenure.lifecycle.continuations import continued_as
 from tenure.lifecycle.dead_letter import DeadLetterRecord
@@ -145,7 +145,7 @@ class JobAdmin:
         statuses = require_statuses(wanted, LIVE, "jobs have ended and cannot be cancelled; use live statuses")
         cancelled = requested = 0
         skipped: list[SkippedJob] = []
-        pages = Pages(limit)
+        pages = LimitedPages(limit)
         async for jobs in pages.of(self._matching.jobs(wanted, statuses)):
             outcomes = await self._canceller.cancel(jobs, hard=hard, reason=reason)
             for job, outcome in zip(jobs, outcomes, strict=True):
@@ -182,7 +182,7 @@ class JobAdmin:
     async def _redrive_pages(self, found: AsyncGenerator[list[Job], None], limit: int) -> RedriveReport:
         redriven = already_redriven = 0
         skipped: list[SkippedJob] = []
-        pages = Pages(limit)
+        pages = LimitedPages(limit)
         async for jobs in pages.of(found):
             for job, result in zip(jobs, await self._redriver.redrive(jobs), strict=True):
                 if not isinstance(result, EnqueueResult):
@@ -212,7 +212,7 @@ class JobAdmin:
         """Discard every open dead letter that matches and existed at the time of the call."""
         discarded = 0
         skipped: list[SkippedJob] = []
-        pages = Pages(limit)
+        pages = LimitedPages(limit)
         async for letters in pages.of(self._matching.letters(wanted)):
             ids = [letter.job_id for letter in letters if letter.handled_at is None]
             skipped += [SkippedJob(one.job_id, f"it was {one.handled_as} already") for one in letters if one.handled_at]

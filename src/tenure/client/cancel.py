@@ -12,7 +12,7 @@ from tenure.lifecycle.records import Actor, Job
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, ApplyStore, Busy, Failure, Outcome, ReadStore, Repeated, Request
 from tenure.stores.contract.steps import ends_on_a_worker
-from tenure.workers.maintenance.children import cancel_children
+from tenure.workers.maintenance.cancel_children import cancel_children
 
 ROUNDS_MAX = 10
 

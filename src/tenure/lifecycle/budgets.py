@@ -1,8 +1,8 @@
 """Budgets: limits on what a run may spend, and the decision whether a call may begin. Pure.
 
 Amounts are integers in millionths of a unit, so that sums are exact and both stores decide the same. A reservation
-counts in full until the step that made it has settled it. One whose attempt has ended without that is lost: the call
-may have been paid, so it stays charged unless the budget has `release`.
+counts in full until the step that made it has settled it. A reservation whose attempt ended before that is lost. It
+stays charged, because the call may have been paid, unless the budget has `on_lost_spend="release"`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from tenure.errors import InvalidInput
 
 OnLostSpend = Literal["charge", "release"]
-"""What becomes of a reservation whose attempt was lost: it stays charged, or it no longer counts."""
+"""How a lost reservation counts: in full, or no longer."""
 Amounts = Mapping[str, int]
 """Millionths by unit."""
 
@@ -51,13 +51,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in _NAMED:
             if (value := getattr(self, name)) is not None:
-                msgspec.structs.force_setattr(self, name, shown(_limit(value, name)))
+                msgspec.structs.force_setattr(self, name, in_units(_limit(value, name)))
         given = dict(self.units)
         for unit in given:
             check_unit(unit)
             if unit in _NAMED:
                 raise InvalidInput("units", f"{unit!r} has a parameter of its own: Budget({unit}=…)")
-        pairs = tuple(sorted((unit, shown(_limit(value, unit))) for unit, value in given.items()))
+        pairs = tuple(sorted((unit, in_units(_limit(value, unit))) for unit, value in given.items()))
         msgspec.structs.force_setattr(self, "units", pairs)
         if self.on_lost_spend not in get_args(OnLostSpend):
             choices = ", ".join(get_args(OnLostSpend))
@@ -119,12 +119,12 @@ def amounts_of(given: Mapping[str, Any]) -> dict[str, int]:
     return {unit: amount for unit, amount in found.items() if amount}
 
 
-def shown(amount: int) -> float:
+def in_units(amount: int) -> float:
     """An amount as a number of units."""
     return amount / SCALE
 
 
-def plus(*amounts: Amounts) -> dict[str, int]:
+def sum_amounts(*amounts: Amounts) -> dict[str, int]:
     """The sum of amounts, by unit."""
     total: dict[str, int] = {}
     for one in amounts:
@@ -134,13 +134,13 @@ def plus(*amounts: Amounts) -> dict[str, int]:
 
 
 def encode_spend(amounts: Amounts) -> str | None:
-    """The JSON text that the record of a step has of its spend; None for none."""
+    """The spend of a step as JSON text, for its record; None if nothing was spent."""
     spent = {unit: _number(amount) for unit, amount in sorted(amounts.items()) if amount}
     return msgspec.json.encode(spent).decode() if spent else None
 
 
 def _number(amount: int) -> int | float:
-    return amount // SCALE if amount % SCALE == 0 else shown(amount)
+    return amount // SCALE if amount % SCALE == 0 else in_units(amount)
 
 
 def decode_spend(text: str | None) -> dict[str, int]:
@@ -149,7 +149,8 @@ def decode_spend(text: str | None) -> dict[str, int]:
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One unit of a budget, in millionths. `reserved` is what live attempts hold, `lost` what lost ones still do."""
+    """One unit of a budget, in millionths. `reserved` counts the reservations of live attempts, `lost` those of lost
+    attempts."""
 
     unit: str
     limit: int
@@ -159,7 +160,7 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> int:
-        """All that counts against the limit."""
+        """The amount that counts against the limit."""
         return self.spent + self.reserved + self.lost
 
     @property
@@ -170,7 +171,7 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """An amount that a call may spend at most, reserved from before it begins until its step is recorded.
 
-    The attempt of the job identifies its lease. `is_live`: that attempt still has it.
+    `job_id` and `attempt` identify the attempt that reserved it. `is_live`: that attempt has not ended.
     """
 
     root_id: UUID
@@ -224,7 +225,7 @@ class Exceeded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amount_text(amount: int) -> str:
-    """An amount as people write it.
+    """An amount as a decimal number without trailing zeros.
 
     >>> amount_text(2_000_000), amount_text(300_000)
     ('2', '0.3')

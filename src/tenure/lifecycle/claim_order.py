@@ -36,11 +36,11 @@ def candidate_order(one: Candidate) -> Order:
     return (-one.priority, one.due_at, one.id.bytes)
 
 
-def _anyone(_job: HasLosses) -> bool:
+def _admit_all(_job: HasLosses) -> bool:
     return True
 
 
-def batch(ordered: Iterable[T], limit: int, *, admits: Callable[[T], bool] = _anyone) -> list[T]:
+def batch(ordered: Iterable[T], limit: int, *, admits: Callable[[T], bool] = _admit_all) -> list[T]:
     """The first `limit` admitted jobs that may be claimed together.
 
     A job that was lost while it ran may have killed its worker. It is claimed alone, so that a further loss takes no

@@ -1,7 +1,7 @@
-"""Continuations of runs: the successor that a run starts when it ends, and what goes along. Pure.
+"""Continuations of runs: a run ends, and its successor starts with another payload. Pure.
 
-The result of the ended run names its successor. The first record of the successor names the run before it, and has what
-belongs to the chain: its budget, and the children that are live.
+The result of the ended run names its successor. The first record of the successor names the ended run, and has the
+budget and the live children of the chain.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _RESULT_NAME = "tenure:continued_as"
 
 
 class CarriedChild(msgspec.Struct, frozen=True):
-    """A child that an earlier run of the chain has spawned, and what becomes of it at the end of the last run."""
+    """A child that an earlier run of the chain has spawned, and its policy for the end of the last run."""
 
     child_id: UUID
     on_parent_end: str
 
 
 class ContinuedFrom(msgspec.Struct, frozen=True):
-    """What the first record of a successor has. `budget_root_id` is the run whose budget the chain spends."""
+    """The result of the first record of a successor. `budget_root_id` is the run whose budget the chain spends."""
 
     continued_from: UUID
     budget_root_id: UUID
@@ -42,7 +42,7 @@ class ContinuedFrom(msgspec.Struct, frozen=True):
 
 
 def continued_from(records: Mapping[str, StepRecord]) -> ContinuedFrom | None:
-    """What the run with these records has of the run before it. None: it is the first, or its content was erased."""
+    """The first record of a successor. None: the run is the first of its chain, or its content was erased."""
     record = records.get(CONTINUE_KEY)
     return None if record is None or record.result is None else msgspec.json.decode(record.result, type=ContinuedFrom)
 
@@ -62,7 +62,7 @@ def spawned_children(records: Iterable[StepRecord]) -> list[CarriedChild]:
 
 
 def continued_result(successor_id: UUID) -> str:
-    """The result of a run that goes on as another one.
+    """The result of a run that continues as its successor.
 
     >>> continued_result(UUID(int=7))
     '{"tenure:continued_as":"00000000-0000-0000-0000-000000000007"}'
@@ -71,7 +71,7 @@ def continued_result(successor_id: UUID) -> str:
 
 
 def continued_as(job: Job) -> UUID | None:
-    """The run that this one went on as; None if it did not."""
+    """The id of the successor of this run; None if it has none."""
     if job.status is not SUCCEEDED or job.result is None or not job.result.startswith(f'{{"{_RESULT_NAME}":'):
         return None
     return UUID(load(job.result)[_RESULT_NAME])
@@ -101,7 +101,7 @@ def begins_with_steps(job: Job) -> bool:
 
 
 def successor_steps(job: Job, new_id: UUID, origin: ContinuedFrom, records: Sequence[StepRecord]) -> list[StepRecord]:
-    """The records that a successor begins with: its origin, and what the ended run has shown of itself."""
+    """The records that a successor begins with: its origin, and the state that the ended run set with `run.state`."""
     states = [record for record in records if record.kind is StepKind.DECISION and record.name == STATE_NAME]
     last = max(states, key=lambda record: record.number, default=None)
     steps = [_step(job, new_id, CONTINUE_KEY, "continue", encode(msgspec.to_builtins(origin)))]

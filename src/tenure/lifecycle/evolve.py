@@ -122,7 +122,7 @@ def _succeeded(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _retry_scheduled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**NO_LEASE, "failures": job.failures + 1, "due_at": _put_off(job, event), "last_error": content}
+    return {**NO_LEASE, "failures": job.failures + 1, "due_at": _delayed_until(job, event), "last_error": content}
 
 
 def _failed(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _suspended(job: Job, event: Event, content: str | None) -> dict[str, Any]:
     unseen = job.signal_rev > detail.get("seen_rev", 0)
     return {
         **NO_LEASE,
-        "due_at": event.at if unseen else _put_off(job, event),
+        "due_at": event.at if unseen else _delayed_until(job, event),
         "waiting_for": detail.get("waiting_for"),
         "children_max": detail.get("children_max"),
         "pinned_version": detail.get("pinned_version", job.pinned_version),
@@ -147,13 +147,13 @@ def _suspended(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _woken(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    """A signal, the end of the last awaited child, or the end of its pin."""
+    """After a signal, the end of the last awaited child, or the end of the job's pin."""
     pinned_version = None if event.cause == UNPINNED else job.pinned_version
-    return {"signal_rev": event.rev, "pinned_version": pinned_version, **_hurried(job, event)}
+    return {"signal_rev": event.rev, "pinned_version": pinned_version, **_due_now(job, event)}
 
 
 def _unwinding(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    """Due now, and not lost any more. Its failures are counted from here on."""
+    """The job is due now, and no longer lost. Its failures count anew."""
     return {
         "ends_as": _detail(event).get("ends_as"),
         "ends_because": event.cause,
@@ -174,11 +174,11 @@ def _compensated(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _released(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {**NO_LEASE, "lost": False, "due_at": job.due_at if event.until_at is None else _put_off(job, event)}
+    return {**NO_LEASE, "lost": False, "due_at": job.due_at if event.until_at is None else _delayed_until(job, event)}
 
 
 def _cancel_requested(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    return {"cancel_reason": job.cancel_reason or event.cause, **_hurried(job, event)}
+    return {"cancel_reason": job.cancel_reason or event.cause, **_due_now(job, event)}
 
 
 def _cancelled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
@@ -186,7 +186,8 @@ def _cancelled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
 
 
 def _stalled(job: Job, event: Event, content: str | None) -> dict[str, Any]:
-    """Counts no failure while the job was only claimed, or after its commit. A timeout is a failure and no loss."""
+    """A stall counts no failure while the job was only claimed, or after its commit. A timeout is a failure and no
+    loss."""
     lost = event.cause != TIMEOUT
     failures = job.failures + (0 if job.committed or job.compensated else _counts(event))
     losses = job.losses + (failures - job.failures if lost else 0)
@@ -234,26 +235,26 @@ _EFFECTS: Mapping[EventType, Effect] = {
 }
 
 
-def _put_off(job: Job, event: Event) -> datetime | None:
-    """The due time of the event; at once if a cancel was requested, since a worker has to answer it."""
+def _delayed_until(job: Job, event: Event) -> datetime | None:
+    """The due time of the event; at once if a cancel was requested, since a worker carries it out."""
     return event.at if job.cancel_requested else event.until_at
 
 
-_HURRIED: Mapping[EventType, frozenset[Status]] = {
+_MADE_DUE_NOW: Mapping[EventType, frozenset[Status]] = {
     EventType.SIGNALLED: frozenset({WAITING}),
     EventType.WOKEN: frozenset({WAITING}),
     EventType.CANCEL_REQUESTED: frozenset({WAITING, RETRY}),
 }
 
 
-def hurries(type_: EventType, status: Status) -> bool:
+def makes_due_now(type_: EventType, status: Status) -> bool:
     """Whether an event of this type makes a job of this status due now, unless it is due already."""
-    return status in _HURRIED.get(type_, ())
+    return status in _MADE_DUE_NOW.get(type_, ())
 
 
-def _hurried(job: Job, event: Event) -> dict[str, Any]:
-    """Due at the event, or earlier if it already was: a signal does not cost a job its place."""
-    if not hurries(event.type, job.status):
+def _due_now(job: Job, event: Event) -> dict[str, Any]:
+    """Due at the event, or earlier if it already was: a signal does not move a due job back."""
+    if not makes_due_now(event.type, job.status):
         return {}
     return {"due_at": event.at if job.due_at is None else min(job.due_at, event.at)}
 
@@ -276,7 +277,7 @@ def _end(event: Event) -> dict[str, Any]:
 
 
 def _counts(event: Event) -> int:
-    """1 if the event ends a running attempt by error or loss: that is a failure."""
+    """The failures that the event adds: 1 if it ends a running attempt by error or loss."""
     return 1 if event.from_status is RUNNING else 0
 
 

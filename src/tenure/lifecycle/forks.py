@@ -1,8 +1,8 @@
 """Forks: the steps of an ended or parked run that a new run begins with. Pure.
 
 The new run has copies of the recorded steps, so that it executes and pays for none of them again. Its first record
-names the run that it was forked from, and gives it that run's time and random numbers, so that calls which use
-them fit their records.
+names the forked run, and has the seed and the start time of that run: `run.random` and `run.now()` return what they
+returned there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _UNDO_SUFFIX, _RETRY = ".undo", ".retry."
 
 
 class ForkOrigin(msgspec.Struct, frozen=True):
-    """What the first record of a fork has. `seed_id` and `began_at` are those of the first run of several forks."""
+    """The result of the first record of a fork. `seed_id` and `began_at` are those of the first run of several
+    forks."""
 
     forked_from: UUID
     from_step: str | None
@@ -34,7 +35,7 @@ class ForkOrigin(msgspec.Struct, frozen=True):
 
 
 def fork_origin(records: Mapping[str, StepRecord]) -> ForkOrigin | None:
-    """Where the run with these records was forked from. None: it was not forked, or its content was erased."""
+    """The first record of a fork. None: the run was not forked, or its content was erased."""
     record = records.get(FORK_KEY)
     return None if record is None or record.result is None else msgspec.json.decode(record.result, type=ForkOrigin)
 
@@ -62,12 +63,13 @@ def forked_steps(
     """The steps of the new run: all that were recorded before `from_step`, and those in `replace` with their new
     results, which are JSON text. InvalidInput: there is no such step, or one before it was undone.
 
-    By default the new run goes on from the first replaced step, or the first one that was undone; a run that has
-    failed, from the last step that failed. A step that is executed again has all its attempts again. A child that has
-    not succeeded is spawned again, unless its result was received.
+    Without `from_step`, the new run executes the steps from the first replaced one on; without replaced ones, from the
+    last failed step of a failed run on; in both cases from the first undone step on, if that is earlier. A step that is
+    executed again gets all of its attempts. A child that has not succeeded is spawned again, unless its result was
+    received.
     """
     replaced = {_find(steps, wanted, "replace").key: result for wanted, result in replace.items()}
-    cut = _cut(job, steps, from_step, replaced)
+    cut = _first_executed(job, steps, from_step, replaced)
     again = {step.key for step in steps if step.number >= cut}
     kept = [step for step in steps if step.number < cut or step.key in replaced]
     received = {step.child_id for step in kept if step.kind is StepKind.WAIT}
@@ -76,7 +78,7 @@ def forked_steps(
         step
         for step in kept
         if not (step.kind is StepKind.SPAWN and step.child_id not in reusable)
-        and not _is_of_run_itself(step)
+        and not _belongs_to_no_call(step)
         and not (_RETRY in step.key and step.key.rpartition(_RETRY)[0] in again)
     ]
     first = next((step.key for step in steps if step.number >= cut and step.key not in replaced), None)
@@ -108,7 +110,7 @@ def _find(steps: Sequence[StepRecord], wanted: str, where: str) -> StepRecord:
     return found[0]
 
 
-def _cut(job: Job, steps: Sequence[StepRecord], from_step: str | None, replaced: Collection[str]) -> int:
+def _first_executed(job: Job, steps: Sequence[StepRecord], from_step: str | None, replaced: Collection[str]) -> int:
     """The number of the first step that is not reused."""
     end = 1 + max((step.number for step in steps), default=0)
     undone_keys = {step.key.removesuffix(_UNDO_SUFFIX) for step in steps if step.kind is StepKind.UNDO}
@@ -128,8 +130,8 @@ def _cut(job: Job, steps: Sequence[StepRecord], from_step: str | None, replaced:
     return min(undone, failed)
 
 
-def _is_of_run_itself(step: StepRecord) -> bool:
-    """Whether the record is of how the run began or ended."""
+def _belongs_to_no_call(step: StepRecord) -> bool:
+    """Whether the record belongs to the start or the end of the run, and to none of its calls."""
     return step.kind is StepKind.UNDO or step.key.startswith(("continue:", "fork:", "undo:", "spend:"))
 
 
@@ -151,10 +153,10 @@ def _origin_step(job: Job, origin: ForkOrigin, new_id: UUID) -> StepRecord:
 
 
 def _copy(step: StepRecord, new_id: UUID, result: str | None) -> StepRecord:
-    """A copy for the new run, which has spent nothing on it and was not sent its signal."""
+    """A copy for the new run, without the spend and the signal of the original."""
     copy = msgspec.structs.replace(step, job_id=new_id, attempt=1, spend=None, signal_rev=None)
     if result is not None:
-        # The arguments are not compared: steps before it may give others now.
+        # The arguments are not compared: the steps before it may have other results now.
         copy = msgspec.structs.replace(copy, result=result, error=None, status="succeeded", arguments_digest=None)
     return digested_step(copy)
 

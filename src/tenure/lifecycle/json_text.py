@@ -79,7 +79,7 @@ def parse(text: str, *, where: str = "content", bytes_max: int = CONTENT_BYTES_M
 
 
 def check_content(text: Any, where: str, *, bytes_max: int = CONTENT_BYTES_MAX) -> str:
-    """Validate JSON text in a store. Text made by `encode` passes the short way."""
+    """Validate JSON text in a store. Text made by `encode` needs no further check."""
     if not isinstance(text, str):
         raise InvalidInput(where, f"must be JSON text, not {type(text).__name__}")
     if len(text) <= min(KNOWN_LENGTH_MAX, bytes_max // UTF8_BYTES_MAX) and text in _known:

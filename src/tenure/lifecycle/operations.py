@@ -29,7 +29,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         return NO_FIELDS
 
     def cause_for(self, job: Job) -> str | None:
-        """The cause where the request names none: None for the usual one of the event."""
+        """The cause if the request names none. None: the usual cause of the event."""
         return None
 
     def content(self) -> str | None:
@@ -176,7 +176,7 @@ class Fail(_WithError, frozen=True):
 
 
 class Halt(Operation, frozen=True):
-    """A limit was reached: stop cleanly and keep what there is."""
+    """End the job at a limit, with the partial result that it has."""
 
     type: ClassVar[OperationType] = OperationType.HALT
     reason: str
@@ -196,11 +196,10 @@ class Suspend(Operation, frozen=True):
     """Release the worker and wait, at most `delay_seconds`; without a delay, until a signal or a wake.
 
     `seen_rev` is the revision up to which the code has read signals. A signal or wake after it makes the job due at
-    once, so the default misses none. `waiting_for` is "time" with a delay and "signal" without one, unless it is set.
+    once, so the default 0 misses none. `waiting_for` is "time" with a delay and "signal" without one, unless it is set.
     A job that waits for children is woken once at most `children_max` of its awaited children are live; without it, by
-    an explicit wake alone.
-    `cause` replaces the cause that `waiting_for` implies, and `note` explains it. With `pinned_version` only workers
-    with that version of the code claim the job from now on.
+    an explicit wake alone. `cause` replaces the cause that `waiting_for` implies, and `note` explains it. With
+    `pinned_version` only workers with that version of the code claim the job from now on.
     """
 
     type: ClassVar[OperationType] = OperationType.SUSPEND
@@ -268,7 +267,7 @@ class Signal(Operation, frozen=True):
 class Wake(Operation, frozen=True):
     """Enough awaited children have ended. Sets `signal_rev`, so that a job that suspends after it does not wait.
 
-    With `unpins` the job is woken since workers with any version of the code may claim it from now on.
+    With `unpins` it also ends the pin of the job: workers with any version of the code may claim it from now on.
     """
 
     type: ClassVar[OperationType] = OperationType.WAKE
@@ -279,7 +278,7 @@ class Wake(Operation, frozen=True):
 
 
 class Unwind(Operation, frozen=True):
-    """Let the job undo its steps instead of ending it now. Records the end that follows, and makes the job due.
+    """Let the job undo its steps before it ends. Records its later end, and makes the job due.
 
     `error` becomes its last error, so that the attempt that ends it has one.
     """
@@ -302,7 +301,7 @@ class Unwind(Operation, frozen=True):
 
 
 class Compensate(Operation, frozen=True):
-    """The undo steps of a workflow are done. Carries the end that follows, the recorded one if there is one."""
+    """The undo steps of a workflow are done. Has the end that follows: the recorded one, if `unwind` recorded one."""
 
     type: ClassVar[OperationType] = OperationType.COMPENSATE
     ends_as: EndsAs = "failed"
@@ -353,7 +352,7 @@ class RequestCancel(Operation, frozen=True):
 class Cancel(Operation, frozen=True):
     """Cancel the job now. A client's cancel is hard: it revokes the lease.
 
-    Without a reason, the job ends with that of the request to cancel it: so an owner answers a request.
+    Without a reason, the job ends with the reason of its cancel request: this is how an owner carries out a request.
     """
 
     type: ClassVar[OperationType] = OperationType.CANCEL

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import InvalidInput, NotYet
-from tenure.lifecycle.budgets import decode_spend, plus, shown
+from tenure.lifecycle.budgets import decode_spend, in_units, sum_amounts
 from tenure.lifecycle.executions import Execution, ExecutionStatus
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.forks import ForkOrigin, fork_origin
@@ -175,7 +175,7 @@ def provenance(
         tool_calls=tuple(map(_tool_call, steps)),
         children=tuple(_children(steps)),
         unread_signals=tuple(unread_signals(events, steps)),
-        spend=_shown(plus(*(decode_spend(step.spend) for step in steps))),
+        spend=_in_units(sum_amounts(*(decode_spend(step.spend) for step in steps))),
         fork=fork_origin({step.key: step for step in steps}),
         continued_by=tuple(continued_by),
         committed_at=job.committed_at,
@@ -269,12 +269,12 @@ def _tool_call(step: StepRecord) -> ToolCall:
         result=step.result,
         error=step.error,
         digest=step.content_digest,
-        spend=_shown(decode_spend(step.spend)),
+        spend=_in_units(decode_spend(step.spend)),
     )
 
 
-def _shown(amounts: Mapping[str, int]) -> dict[str, float]:
-    return {unit: shown(amount) for unit, amount in sorted(amounts.items())}
+def _in_units(amounts: Mapping[str, int]) -> dict[str, float]:
+    return {unit: in_units(amount) for unit, amount in sorted(amounts.items())}
 
 
 def _children(steps: Sequence[StepRecord]) -> Iterator[SpawnedChild]:

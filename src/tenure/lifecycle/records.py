@@ -64,7 +64,8 @@ class Actor(msgspec.Struct, frozen=True, gc=False):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Retries, lease, timeouts and budget of a job, stored with it at enqueue. Recovery applies it and makes none.
+    """Retries, lease, timeouts and budget of a job, stored with it at enqueue. Recovery applies it and has none of its
+    own.
 
     `deadline_seconds` after its enqueue the job ends, whatever its status. `secret` has the names of the fields that
     are not shown.
@@ -110,7 +111,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def signal_limit(self) -> int:
-        """How many signals the job takes."""
+        """The most signals that the job may be sent."""
         return SIGNALS_MAX if self.signals_max is None else self.signals_max
 
     @cached_property
@@ -217,9 +218,10 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A job at one revision. `token` is set only for the claimer and is never returned by reads.
 
     `signal_rev` is the revision of the last signal or wake; 0 for none. `children_max` is the number of live awaited
-    children at which a job that waits for children is woken. `pinned_version` is the version of the code that alone may
-    claim the job: no other fits what is recorded of it. `ends_as` is set once the job only undoes its steps: the
-    status in which it ends, `ends_because` the cause; `failures_before_undo` are the failures that do not count then.
+    children at which a job that waits for children is woken. Only workers with the version `pinned_version` of the code
+    may claim the job: other versions do not fit its recorded steps. `ends_as` is set once the job only undoes its
+    steps: the status in which it ends, `ends_because` the cause; `failures_before_undo` are the failures that do not
+    count then.
     """
 
     origin: Origin

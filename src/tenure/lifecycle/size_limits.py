@@ -1,4 +1,4 @@
-"""How large content may be, and how much of it. Every store enforces the same limits, before it writes."""
+"""The limits on the size and the number of contents. Every store enforces the same ones, before it writes."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ from tenure.lifecycle.transitions import Authority, allowed_from
 SAVE_STEP = "save_step"
 """The name of the operation in refusals."""
 MAY_SAVE = tuple(Authority(role, with_lease=True) for role in (Role.RUNNER, Role.GATEWAY, Role.WORKFLOW))
-"""The roles that may save a step, each only as the owner of the lease. Saving changes no status and is no line of the
-transition table, so its authority stands here."""
+"""The roles that may save a step, each only as the owner of the lease. Saving changes no status and has no line in the
+transition table, so its authority is defined here."""
 DIGEST_MODULUS = 2**256
 STATE_NAME = "state"
-"""The name of the decisions that record what a run shows of itself. The last one counts."""
+"""The name of the decisions that record the state of a run (`run.state`). The last one counts."""
 
 RECORDS_STEPS = frozenset(
     {
@@ -51,7 +51,7 @@ _RECORDED = re.compile(r"(\d{1,18}):(\d{1,78})", re.ASCII)
 
 
 class StepKind(TextEnum):
-    """What a workflow asked for."""
+    """The kind of call that a step records."""
 
     STEP = "step"
     SLEEP = "sleep"

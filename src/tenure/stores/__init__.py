@@ -1,4 +1,4 @@
-"""The stores, and the one door to them."""
+"""The stores. `store_for` returns the one that a URL names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def store_for(url: str, *, seams: Seams = SYSTEM) -> Store:
 
 
 def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
-    """The migrations that this code brings for that kind of database, which need not be there."""
+    """The migrations of this code for that kind of database. The database need not exist."""
     package = _PACKAGES.get(without_driver(url).partition("://")[0])
     if package is None:
         raise _unknown(url)
@@ -58,7 +58,7 @@ def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
 
 
 def script_for(url: str, migration: MigrationRecord) -> str:
-    """What a person would run by hand to apply this migration, its record included."""
+    """The SQL script that applies this migration by hand, its record included."""
     return script(_PACKAGES[without_driver(url).partition("://")[0]], migration)
 
 

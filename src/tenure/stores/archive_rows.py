@@ -84,7 +84,7 @@ NAMES: Mapping[type[ArchiveRecord], str] = {
     BudgetRecord: "budget of run {root_id}, unit {unit!r}",
     ReservationRecord: "reservation {key!r} of job {job_id}, unit {unit!r}",
 }
-"""How the row of a record is named."""
+"""The name of a record's row in messages."""
 
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, RowPoisoned)
 """What is raised when a row cannot be decoded."""

@@ -24,6 +24,7 @@ from tenure.lifecycle.json_text import check_integer, check_text
 from tenure.lifecycle.records import Actor, Event, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
+from tenure.stores.base_protocols import Notifier, StoreReads
 from tenure.stores.commit_block import require_no_open_block
 from tenure.stores.contract import (
     Artifact,
@@ -73,8 +74,6 @@ from tenure.stores.findings import undelivered
 from tenure.stores.group_commit import GroupCommit
 from tenure.stores.later_wakeups import LaterWakeups
 from tenure.stores.locked_rows import client_waits, wait_for_locked_rows
-from tenure.stores.parents import wake_parents
-from tenure.stores.parts import Notifier, StoreReads
 from tenure.stores.quarantine import Quarantine
 from tenure.stores.schema import require_fit
 from tenure.stores.validation import (
@@ -93,6 +92,7 @@ from tenure.stores.validation import (
     validate_resolution,
     validate_worker,
 )
+from tenure.stores.wake_parents import wake_parents
 
 CONFLICTS_MAX = 20
 """How often an operation is decided again on a row that other transactions keep changing."""
@@ -263,7 +263,7 @@ class BaseStore(ABC):
         return outcomes
 
     async def apply_only(self, requests: Sequence[Request]) -> list[Outcome]:
-        """`apply` without the wakes of parents: all that a process does that dies right after its commit."""
+        """`apply` without waking parents: what remains to be done if a process dies right after its commit."""
         for request in requests:
             validate_request(request)
         require_no_open_block(self)

@@ -10,7 +10,7 @@ from tenure.stores.contract import Finding, PinnedJobs, QueueRecord, WorkerRecor
 from tenure.stores.contract.outbox import EndpointRecord, OutboxDepth
 
 LOOKED_AT_MAX = 10_000
-"""How many of the jobs that may be claimed are looked at."""
+"""How many of the jobs that may be claimed are read."""
 FINISHED_MANY = 1_000_000
 """From this many finished jobs on, a missing retention is reported."""
 KINDS_MAX = 20

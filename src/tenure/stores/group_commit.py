@@ -1,4 +1,4 @@
-"""Group commit: requests that arrive while a write is under way go together in the next one.
+"""Group commit: requests that arrive while a write is under way are written together by the next one.
 
 A request that arrives at idle is written at once, by its caller. Nothing waits for a timer. Every request has its own
 result or error: where a group is refused, its halves are written apart.

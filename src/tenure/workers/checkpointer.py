@@ -52,7 +52,7 @@ class Checkpointer:
         self._unsaved: Counter[Lease] = Counter()
         """How many steps of each lease are being saved; leases without such steps are left out."""
         self._all_saved: dict[Lease, asyncio.Event] = {}
-        """Set once no step of this lease is being saved. Only for leases for which someone waits."""
+        """Set once no step of this lease is being saved. Only for leases for which a caller waits."""
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -94,7 +94,7 @@ class Checkpointer:
         return await submission.reply
 
     def _forget(self, submission: _Submission) -> None:
-        """The step is saved, or is not going to be."""
+        """The step is saved, or will not be saved."""
         lease = submission.lease
         self._unsaved[lease] -= 1
         if not self._unsaved[lease]:
@@ -158,7 +158,7 @@ def _resolve(submission: _Submission, outcome: StepOutcome) -> bool:
     lease = submission.lease
     match outcome:
         case StepSaved(step) | StepExists(step):
-            # It exists only if an earlier try was written whose reply was lost: the lease fences off other writers.
+            # It exists only if an earlier try was written and its reply was lost: the lease excludes other writers.
             if lease.steps is not None:
                 lease.steps = lease.steps.plus(step.digest)
             submission.succeed(step)

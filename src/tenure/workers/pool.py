@@ -39,7 +39,7 @@ class WorkerPoolStore(ClaimStore, Protocol):
 
 
 TakeJob = Callable[[Job, UUID, float], None]
-"""Takes a job that was claimed with this token, under a lease that began at this time by the monotonic clock."""
+"""Called with a claimed job, the token of its claim, and the start of its lease by the monotonic clock."""
 
 
 class Slots:
@@ -135,7 +135,7 @@ class WorkerPool:
                     while not self._stopped.is_set():
                         await self._claim_or_wait(wakeups)
             except DatabaseReplaced:
-                # No retry brings the file back; another one has other jobs.
+                # No retry restores the file, and a new file has other jobs.
                 raise
             except TenureError as error:
                 await self._back_off(error)

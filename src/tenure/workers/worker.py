@@ -50,18 +50,15 @@ log = logging.getLogger("tenure.workers")
 
 
 class WorkerRole(Protocol):
-    """What runs beside the worker of this name, on its store. It shares what is logged of the database's outages."""
+    """A component that runs beside the pool, on the worker's store and under its name."""
 
     def __call__(
         self, store: Store, name: str, availability: DatabaseAvailability | None = None, /
     ) -> AbstractAsyncContextManager[object]: ...
 
 
-"""Another component that runs beside the pool, on the worker's store and under the worker's name."""
-
-
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a worker. `grace_seconds` is how long running jobs may go on when it stops."""
+    """The settings of a worker. `grace_seconds` is how long running jobs may continue when it stops."""
 
     queues: tuple[str, ...] = ("default",)
     concurrency: int | None = None
@@ -76,7 +73,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool = False
     """Whether to count what `Worker.metrics` returns. Off, it costs nothing."""
     wait_for_database: bool = False
-    """Whether to wait for a database that cannot be reached at the start. Too few connections are always waited out."""
+    """Whether to wait for a database that cannot be reached at the start. It always waits for a database that has no
+    free connection."""
     in_thread: bool = True
     """Whether maintenance runs in its own thread. Off only in a simulator, which controls time."""
 
@@ -245,12 +243,12 @@ class Worker:
             self._processes = ProcessExecutor(self._definitions, self._seams, self._load_job)
             self._executors.setdefault("process", self._processes)
 
-    async def _call_in_process(self, module: str, name: str, text: str, *, home: tuple[str, str] | None) -> str:
+    async def _call_in_process(self, module: str, name: str, text: str, *, job_path: tuple[str, str] | None) -> str:
         """Children are started for the first call, if no job of this worker needs any."""
         if self._processes is None:
             assert self._load_job is not None, "without it there is no such call"
             self._processes = ProcessExecutor({}, self._seams, self._load_job)
-        return await self._processes.call(module, name, text, home=home)
+        return await self._processes.call(module, name, text, job_path=job_path)
 
     async def _close_processes(self) -> None:
         if self._processes is not None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from tenure.lifecycle.budgets import plus
+from tenure.lifecycle.budgets import sum_amounts
 from tenure.lifecycle.json_text import encode, load
 from tenure.lifecycle.steps import StepKind
 from tenure.workflow.branch import Branch, Place, RunCall
@@ -166,7 +166,7 @@ class Branches:
         """The branches are over: the time of the branch that started them is theirs."""
         for inner, _ in self._started.values():
             self._branch.completed(inner.now)
-            self._branch.spend = plus(self._branch.spend, inner.spend)
+            self._branch.spend = sum_amounts(self._branch.spend, inner.spend)
             inner.spend = {}
 
 

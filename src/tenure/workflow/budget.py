@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tenure.errors import LeaseLost, StoreUnavailable
-from tenure.lifecycle.budgets import ACTIVE_SECONDS, SCALE, STEPS, Budget, encode_spend, plus, shown
+from tenure.lifecycle.budgets import ACTIVE_SECONDS, SCALE, STEPS, Budget, encode_spend, in_units, sum_amounts
 from tenure.lifecycle.continuations import ContinuedFrom
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.steps import NewStep, StepKind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tenure.workflow.engine import WorkflowEngine
 
 POLL_SECONDS, POLL_SECONDS_MAX = 0.02, 1.0
-"""How soon a call asks again for room that other calls hold."""
+"""How soon a call that waits for reservations of other calls checks the budget again."""
 ROOT_REMOVED = "budget exceeded: the run that this one shares its budget with was removed"
 
 
@@ -69,7 +69,7 @@ class SpendMeter:
         to halt the run; None: the call may begin."""
         if self.budget is None:
             return None
-        amounts = plus(spend_max, call.spend, {STEPS: SCALE} if STEPS in self._limits else {})
+        amounts = sum_amounts(spend_max, call.spend, {STEPS: SCALE} if STEPS in self._limits else {})
         pause_seconds = POLL_SECONDS
         while True:
             self._held[call.place.key] = amounts
@@ -92,8 +92,8 @@ class SpendMeter:
     async def left(self) -> dict[str, float]:
         """What is left of each limited unit."""
         lines = await self._attempt.services.run_store.budget(self.root_id)
-        left = {line.unit: shown(line.left) for line in lines}
-        return {unit: left.get(unit, shown(limit)) for unit, limit in sorted(self._limits.items())}
+        left = {line.unit: in_units(line.left) for line in lines}
+        return {unit: left.get(unit, in_units(limit)) for unit, limit in sorted(self._limits.items())}
 
     def charged(
         self, step: NewStep, key: str, amounts: Mapping[str, int], *, executed: bool = True
@@ -101,7 +101,7 @@ class SpendMeter:
         """The step with its spend, and what it charges. `executed`: the step counts as one."""
         if self.budget is None:
             return _with_spend(step, amounts), None
-        spend = plus(amounts, {STEPS: SCALE} if executed and STEPS in self._limits else {}, self._active())
+        spend = sum_amounts(amounts, {STEPS: SCALE} if executed and STEPS in self._limits else {}, self._active())
         charge = Charge(
             root_id=self.root_id,
             key=key,
@@ -155,13 +155,13 @@ class SpendMeter:
 async def charge_cancelled(
     engine: WorkflowEngine, call: PlacedCall, reported: Mapping[str, int], *, has_begun: bool = True
 ) -> None:
-    """A call was cancelled in progress, and the run goes on: `run.first` has another result, for example.
+    """A call was cancelled in progress, and the run continues: `run.first` has another result, for example.
 
     It is charged what it has reported, and at least what it had reserved, since it may have been paid. A call that has
     not begun is charged nothing. The record ends the reservation, for which later calls would wait otherwise.
     """
     held = engine.meter.held(call.place.key)
-    spent = plus(call.spend, reported) if has_begun else {}
+    spent = sum_amounts(call.spend, reported) if has_begun else {}
     if engine.has_ended or not (held or spent):
         return
     number = next(n for n in count() if engine.steps.peek(cancelled_key(call, n)) is None)

@@ -36,11 +36,12 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 OnParentEnd = Literal["cancel", "leave", "wait"]
-"""What becomes of a live child when its parent ends: it is cancelled, it goes on, or the parent waits for it first."""
+"""What follows for a live child when its parent ends: its cancel is requested, it continues, or the parent waits for
+it."""
 
 
 CANCELS_MAX, CANCEL_PAUSE_SECONDS = 50, 0.05
-"""How often, and how long in between, a child is asked to cancel whose row is locked."""
+"""How often, and with which pause, the cancel of a child is requested while its row is locked."""
 CARRIED_POLL = timedelta(seconds=30)
 """How often a run that waits at its end for a child of an earlier run of its chain reads that child."""
 
@@ -98,7 +99,7 @@ class Child(Generic[R]):
 
 
 async def ended_child(engine: WorkflowEngine, child_id: UUID) -> Job:
-    """The record of a child once it has ended; of one that went on as another run, the record of the last one."""
+    """The record of a child once it has ended; if it has successors, the record of the last one."""
     while True:
         job = (await engine.read_children([child_id])).get(child_id)
         if job is None:
@@ -201,7 +202,7 @@ class ChildJobs:
         await self.cancel_live("its parent has ended")
 
     async def carried_on(self) -> list[CarriedChild]:
-        """The live children, for the run that this one goes on as."""
+        """The live children, which the successor of this run takes over."""
         carried = self._carried()
         policies = {child.child_id: child.on_parent_end for child in carried}
         jobs = await latest_children(self._engine, list(policies))
@@ -225,7 +226,7 @@ class ChildJobs:
             outcomes = await engine.services.run_store.apply([self._cancel(job, reason) for job in live])
             if all(isinstance(outcome, Applied | Repeated) for outcome in outcomes):
                 return
-            # Another transaction has the row, or the child has gone on as another run.
+            # Another transaction has locked the row, or the child has a successor now.
             await engine.services.seams.clock.sleep(CANCEL_PAUSE_SECONDS)
         log.warning("run %s: not all of its children could be cancelled", engine.job.id, extra=job_fields(engine.job))
 

@@ -1,6 +1,7 @@
 """The continuation of a run: a successor that is enqueued in the transaction that completes it.
 
-The payload is new; signals that no call has received, attributes, live children, the state and the budget go along.
+The payload is new; the successor takes over attributes, live children, the state, the budget, and signals that no call
+has received.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class CurrentStep(msgspec.Struct, frozen=True):
 
     @property
     def cancelled(self) -> bool:
-        """Whether this call is cancelled: its run was, or its time is over. A step in a thread cannot be interrupted;
-        if it takes long it should look here now and then, and return. What it returns is ignored."""
+        """Whether this call is cancelled: its run was, or its time is over. A step in a thread cannot be interrupted; a
+        long one should check this regularly, and return once it is set. What it returns is ignored."""
         return self.cancel_flag.is_set
 
     def spend(self, **amounts: Amount) -> None:

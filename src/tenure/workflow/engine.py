@@ -26,7 +26,7 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.jobs.step_codec import decode_result, encode_result
-from tenure.lifecycle.budgets import plus
+from tenure.lifecycle.budgets import sum_amounts
 from tenure.lifecycle.continuations import continued_from
 from tenure.lifecycle.forks import fork_origin
 from tenure.lifecycle.json_text import encode
@@ -60,7 +60,7 @@ T = TypeVar("T")
 STEPS_MAX = 100_000
 """How many steps a run may record."""
 SWALLOWED_SECONDS = 5.0
-"""After this time a warning names a run that was cancelled and goes on."""
+"""After this time a warning names a run that was cancelled and continues."""
 CODE_MISMATCH, CHECKPOINT_SAVE_FAILED = "code_mismatch", "checkpoint-save-failed"
 
 log = logging.getLogger("tenure.workflow")
@@ -205,8 +205,8 @@ class WorkflowEngine:
     def park(self, call: str, problem: str) -> NoReturn:
         """The code does not fit what is recorded: nothing is executed, and the run waits for code that fits.
 
-        It is pinned to the version that wrote the last record of a call, since that version has come past all others.
-        Where that is the version of this code, the run waits until it is unpinned.
+        It is pinned to the version that wrote the last record of a call, because that version got further than all
+        others. Where that is the version of this code, the run waits until it is unpinned.
         """
         note = f"the code does not fit what is recorded at {call}: {problem}"
         pinned_version = self.steps.last_code_version()
@@ -298,7 +298,7 @@ class WorkflowEngine:
 
     async def save_spend(self, step: NewStep, call: PlacedCall, reported: Mapping[str, int]) -> StepRecord:
         """Record a step, with what was spent for it: charged to the budget in the same transaction."""
-        charged, charge = self.meter.charged(step, call.place.key, plus(call.spend, reported))
+        charged, charge = self.meter.charged(step, call.place.key, sum_amounts(call.spend, reported))
         record = await self.save(charged, charge)
         self.meter.settled(call.place.key)
         return record

@@ -1,7 +1,7 @@
 """Replay of a golden file against today's code: no step is executed, and nothing is written.
 
-The engine replays the run as it does after a crash. Where a call does not fit, it goes on with the record that fits
-best instead of parking the run, so that one replay finds what was added, removed, renamed and reordered.
+The engine replays the run as it does after a crash. Where a call does not fit, it uses the record that fits best
+instead of parking the run, so that one replay finds what was added, removed, renamed and reordered.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tenure.seams import SYSTEM
 from tenure.workers.execution.attempt import CallInProcess
 from tenure.workers.execution.executors import set_result
 from tenure.workers.execution.outcomes import describe_error
-from tenure.workers.execution.process.importable_home import importable_module
+from tenure.workers.execution.process.import_path import child_module_name
 from tenure.workers.execution.process.parent import ProcessEnded
 from tenure.workflow.current_step import CurrentStep, as_current_step
 
@@ -75,7 +75,7 @@ def importable(function: Callable[..., Any]) -> tuple[str, str]:
     """The module and name by which another process finds the function. InvalidInput: it cannot."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str) and _found(sys.modules.get(module), name) is function:
-        return importable_module(module), name
+        return child_module_name(module), name
     raise InvalidInput(
         "isolation",
         f"'process' calls {name or function!r} in another process, which cannot find it; move the function to a "
@@ -98,7 +98,7 @@ async def call_in_process(
     *,
     name: str,
     step: CurrentStep,
-    home: tuple[str, str] | None,
+    job_path: tuple[str, str] | None,
     spend: dict[str, int],
 ) -> Any:
     """The result of the function, as JSON values, from another process. Raises FailedInProcess."""
@@ -118,7 +118,9 @@ async def call_in_process(
     )
     text = msgspec.json.encode(call).decode()
     try:
-        replied = await (execute_call(text) if call_process is None else call_process(*_RUNNER, text, home=home))
+        replied = await (
+            execute_call(text) if call_process is None else call_process(*_RUNNER, text, job_path=job_path)
+        )
     except ProcessEnded as ended:
         raise FailedInProcess(ProcessReply(error=ended.error)) from None
     reply = msgspec.json.decode(replied, type=ProcessReply)

@@ -21,7 +21,7 @@ from tenure.errors import InvalidInput
 from tenure.jobs.context import Context
 from tenure.jobs.step_codec import Errors, arguments_digest, encode_result
 from tenure.lifecycle.backoff import Backoff
-from tenure.lifecycle.budgets import Amount, amounts_of, plus
+from tenure.lifecycle.budgets import Amount, amounts_of, sum_amounts
 from tenure.lifecycle.json_text import check_integer, check_seconds, check_text, encode, load
 from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX
 from tenure.lifecycle.steps import STATE_NAME, StepKind
@@ -51,7 +51,7 @@ T4 = TypeVar("T4")
 
 CONCURRENCY = 10
 STATE_BYTES_MAX = 16 * 1024
-"""The largest document that a run shows of itself."""
+"""The largest document of `run.state`."""
 
 
 class Run:
@@ -92,7 +92,7 @@ class Run:
         self._context.progress(percent, message)
 
     def commit(self, *, result: Any = None, conn: Any = None, deadline_seconds: float | None = None) -> CommitBlock:
-        """Open the commit block of this run, as its last act: after the commit no step is recorded any more."""
+        """Open the commit block of this run, as its last operation: after the commit no further step is recorded."""
         return self._context.commit(result=result, conn=conn, deadline_seconds=deadline_seconds)
 
     def using(
@@ -113,14 +113,13 @@ class Run:
         `on_error`: `abort` raises the error in the workflow, `continue` returns None instead, `retry` executes the step
         again up to `max_attempts` times with `backoff` in between, then raises. `timeout_seconds` limits each attempt
         of the step. `isolation="process"` calls it in a process of its own, which is killed when the step is cancelled
-        or its time is over; the function must be importable, and its arguments pass through JSON.
-        `key` is the identity of the one step that is called with it, instead of its place in the function.
-        `compensate` undoes the step if the run fails, becomes a dead letter or is cancelled by request. It is called
-        with the step's result, after what undoes later steps, and retried by the run's policy.
-        `on_parent_end` is for children: whether a live one is cancelled when this run ends, goes on, or is waited for.
-        `spend_max` is what an attempt of the step may spend at most, such as `{"cost": 0.5}`: it is reserved from the
-        budget before the attempt begins, so that parallel steps do not pass a limit together.
-        Options can be changed while runs are live, except for the key.
+        or its time is over; the function must be importable, and its arguments pass through JSON. `key` is the identity
+        of the one step that is called with it, instead of its place in the function. `compensate` undoes the step if
+        the run fails, becomes a dead letter or is cancelled by request. It is called with the step's result, after what
+        undoes later steps, and retried by the run's policy. `on_parent_end` is for children: whether a live one is
+        cancelled when this run ends, continues, or is waited for. `spend_max` is what an attempt of the step may spend
+        at most, such as `{"cost": 0.5}`: it is reserved from the budget before the attempt begins, so that parallel
+        steps do not pass a limit together. Options can be changed while runs are live, except for the key.
         """
         other = Run(self._engine, self._context, self._children, self._errors)
         other._options = StepOptions(
@@ -282,7 +281,7 @@ class Run:
         spent = amounts_of(amounts)
         if not report_spend(spent):
             branch = current_branch.get() or self._engine.main
-            branch.spend = plus(branch.spend, spent)
+            branch.spend = sum_amounts(branch.spend, spent)
 
     def budget(self) -> RunCall[dict[str, float]]:
         """What is left of each limited unit: `left = await run.budget()`. It is recorded, so that a replay sees the
@@ -318,7 +317,7 @@ class Run:
         return self._children.spawn(prepared, key=self._options.key, on_parent_end=self._on_parent_end)
 
     async def continue_as(self, workflow: Spawnable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
-        """End this run, and go on as a new run of the same workflow, with other arguments and an empty record.
+        """End this run, and continue as a new run of the same workflow, with other arguments and no recorded steps.
 
         @app.workflow
         async def watch(run: tenure.Run, cursor: int) -> None:
@@ -326,9 +325,9 @@ class Run:
                 cursor = await run.step(read_events, cursor)
             await run.continue_as(watch, cursor)
 
-        Both happen in one transaction. Signals that no call has received go along, and queue, priority, tags,
-        correlation id, trace, dedupe key, live children, the state and the budget. `handle.result()`, and a parent that
-        awaits the result, wait for the last run. Steps of this run are not undone by later ones.
+        Both happen in one transaction. The new run takes over queue, priority, tags, correlation id, trace, dedupe key,
+        live children, the state, the budget, and signals that no call has received. `handle.result()`, and a parent
+        that awaits the result, wait for the last run. Steps of this run are not undone by later ones.
         """
         await continue_run(self._engine, self._children, workflow.request(*args, **kwargs))
 
@@ -431,10 +430,10 @@ class Run:
         return RunCall(f"wait for {name}", lambda: wait_for_signal(self._engine, branch, call, type, timeout_seconds))
 
     async def patched(self, name: str) -> bool:
-        """Whether this run takes the new way at a change of the code: `if await run.patched("fees"): …`.
+        """Whether this run executes the new code at a change: `if await run.patched("fees"): …`.
 
-        Runs that had passed this place before the change take the old way, all others the new one. The first value is
-        recorded, and stays the same for the run.
+        Runs that had passed this place before the change execute the old code, all others the new code. The first value
+        is recorded, and stays the same for the run.
         """
         check_text(name, "patch", length_max=150)
         engine = self._engine

@@ -41,7 +41,7 @@ class RunWaits:
         """The revision of the run up to which its children were read."""
 
     def notice_change(self) -> None:
-        """A task of the run has ended, or a call is over: what the run waits for is looked at again."""
+        """Check the waits again: a task or a call of the run has ended."""
         self._changed.set()
 
     def child_spawned(self, child_id: UUID) -> None:
@@ -51,7 +51,7 @@ class RunWaits:
         self._live_children.discard(child_id)
 
     async def wait(self, wait: DurableWait) -> Any:
-        """Wait in this process, or be suspended if nothing else is to be done."""
+        """Wait in this process, or suspend the run if all of its branches wait."""
         self._engine.require_open()
         self._waits.add(wait)
         self._changed.set()
@@ -101,7 +101,7 @@ class RunWaits:
                 task.cancel()
 
     def _watch_ended(self, watching: asyncio.Task[None]) -> None:
-        """Without it the run would keep its worker for ever: an error that it does not handle ends the attempt."""
+        """Without this task the run would never be suspended: an error that it does not handle ends the attempt."""
         error = None if watching.cancelled() else watching.exception()
         if isinstance(error, Exception):
             job = self._engine.job
@@ -154,7 +154,7 @@ class RunWaits:
 
 
 async def latest_children(engine: WorkflowEngine, child_ids: Sequence[UUID]) -> dict[UUID, Job]:
-    """The record of each child, or of the run that it has gone on as. Removed ones are left out."""
+    """The record of each child, or of its last successor. Removed ones are left out."""
     found = await engine.read_children(child_ids)
     while continued := {id_: next_id for id_, job in found.items() if (next_id := continued_as(job)) is not None}:
         successors = await engine.read_children(list(continued.values()))

@@ -21,7 +21,7 @@ from tenure.lifecycle.durations import milliseconds
 from tenure.lifecycle.json_text import check_integer, check_seconds, encode, load
 from tenure.lifecycle.steps import NewStep, StepKind, StepRecord
 from tenure.workers.execution.outcomes import UNAVAILABLE_SECONDS, Snoozed, describe_error, release_cause
-from tenure.workers.execution.process.importable_home import importable_home
+from tenure.workers.execution.process.import_path import child_import_path
 from tenure.workers.execution.process.parent import ProcessNotStarted
 from tenure.workflow.branch import Branch, check_key
 from tenure.workflow.budget import cancelled_key, charge_cancelled, unspent
@@ -221,7 +221,7 @@ class StepExecution(Generic[R]):
                 self._kwargs,
                 name=self._call.name,
                 step=step,
-                home=None if definition.import_path is None else importable_home(definition),
+                job_path=None if definition.import_path is None else child_import_path(definition),
                 spend=self._reported,
             )
         except ProcessNotStarted as problem:

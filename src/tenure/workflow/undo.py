@@ -1,8 +1,8 @@
 """Compensation: a run that ends without success first undoes its steps, in reverse order of their completion.
 
-How the run ends is recorded before the first undo step, so that each later attempt only undoes, whatever its function
-would do by then. Such an attempt replays the function over the recorded steps to find what undoes each of them; it
-executes none of its calls.
+How the run ends is recorded before the first undo step, so that each later attempt only undoes, whatever the function
+does in a newer version of the code. Such an attempt replays the function over the recorded steps to find what undoes
+each of them; it executes none of its calls.
 """
 
 from __future__ import annotations

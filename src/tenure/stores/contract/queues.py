@@ -25,7 +25,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 class QueueStore(Protocol):
     """Queues need no declaration; a queue has a row once it is paused or has limits.
 
-    A change applies from the next claim on. A claim that is under way may still use the former limits.
+    A change applies from the next claim on. A concurrent claim may still use the former limits.
     """
 
     async def known(self) -> list[QueueRecord]:

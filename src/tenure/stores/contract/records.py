@@ -103,7 +103,7 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Some of the log in its order, and the position from which to go on. Never skips an event that commits late.
+    """Some of the log in its order, and the position of the next page. Never skips an event that commits late.
 
     Rows on this page that cannot be decoded are in `unreadable`.
     """

@@ -15,7 +15,7 @@ from tenure.errors import GuardViolated, RowPoisoned
 from tenure.lifecycle.causes import stored_cause
 from tenure.lifecycle.deadlines import deadline_of, without_deadline
 from tenure.lifecycle.decide import Change, expand
-from tenure.lifecycle.evolve import hurries
+from tenure.lifecycle.evolve import makes_due_now
 from tenure.lifecycle.operations import Complete, DeadLetter, Heartbeat, Signal
 from tenure.lifecycle.records import CONTRACT_VERSION, Job
 from tenure.lifecycle.statuses import READY
@@ -240,9 +240,9 @@ def _row(change: Change, after: Job) -> tuple[Any, ...]:
 
 
 def _column(change: Change, after: Job, name: str) -> Any:
-    """The value of a column. A change that hurries a job makes it due, and time out, at the sooner of two times,
-    which the statement computes."""
-    if name in ("due_at", "timeout_at") and any(hurries(step.type, step.from_status) for step in change.planned):
+    """The value of a column. Where a change makes a job due now, the statement computes the due time and the timeout,
+    each as the sooner of two times."""
+    if name in ("due_at", "timeout_at") and any(makes_due_now(step.type, step.from_status) for step in change.planned):
         return OR_SOONER if name == "due_at" else _queued_timeout(after)
     value = getattr(after, name)
     return _offset(getattr(change.before, name), value) if name in TIMES else value

@@ -159,7 +159,7 @@ class Connections:
             try:
                 await asyncio.wait_for(pool.close(), CLOSE_SECONDS_MAX)
             except TimeoutError:
-                # The server does not answer, or a statement still waits for it: a clean close is not worth waiting for.
+                # The server does not answer, or a statement still waits for it: close without waiting.
                 pool.terminate()
 
     def session(self) -> AbstractAsyncContextManager[Session]:
@@ -292,7 +292,7 @@ class _StatementDenied(Exception):
 
 
 class _PooledSession:
-    """A connection for as long as the context lasts. The store leaves no session state, so that giving it back needs no
+    """A connection for as long as the context lasts. The store leaves no session state, so that its release needs no
     round trip."""
 
     __slots__ = ("_address", "_connection", "_pool")

@@ -32,7 +32,7 @@ async def database_findings(connections: Connections, address: Address) -> list[
             await _durability(connection),
             *await _blockers(connection),
             *await _foreign_log(connection),
-            *await _unstaffed(connection),
+            *await _unserved(connection),
             *await _paused(connection),
             *await _finished(connection),
         ]
@@ -85,7 +85,7 @@ async def _foreign_log(connection: Session) -> list[Finding]:
     return [Finding("error", "log", problem, "run `tenure migrate rebase`: until then the tail returns none of it")]
 
 
-async def _unstaffed(connection: Session) -> list[Finding]:
+async def _unserved(connection: Session) -> list[Finding]:
     """Due jobs that no worker serves, and rows of workers and endpoints that cannot be read."""
     if await connection.fetchval("select to_regclass('tenure.workers')") is None:
         return []

@@ -51,7 +51,7 @@ class PostgresEnqueuer:
     async def _enqueue_homogeneous(
         self, requests: Sequence[EnqueueRequest], after: Awaitable[object] | None
     ) -> tuple[HomogeneousResults, bool] | None:
-        """The new jobs of requests that have no keys; None where one of them may have been asked before."""
+        """The new jobs of requests that have no keys; None if one of them may have been sent before."""
         first = requests[0]
         notified = after is None and self._notifier.may_notify_inline()
         statement, values = _plain_insert(requests)

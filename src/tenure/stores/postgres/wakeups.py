@@ -1,6 +1,6 @@
 """Wake-ups by LISTEN and NOTIFY, coalesced, and seldom in a commit that matters.
 
-A wake-up promises nothing: where none arrives (a pooler in between, a lost connection), workers find jobs by polling.
+A wake-up is not guaranteed: where none arrives (a pooler in between, a lost connection), workers find jobs by polling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHANNEL = "tenure_work"
 NOTIFY = """
 select pg_notify($1, queue), set_config('synchronous_commit', 'off', true) from unnest($2::text[]) queue
 """
-"""A notification is not worth waiting for the disk."""
+"""A notification need not wait for the disk."""
 PAUSE_SECONDS = 0.005
 INLINE_AFTER_SECONDS = 0.01
 """How long no enqueue or signal was written before the next one may notify in its own statement."""

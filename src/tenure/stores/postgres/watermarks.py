@@ -38,7 +38,7 @@ LATE_EVERY_SECONDS = 0.05
 """Most transactions are not so late: a claim goes back by LATE_SECONDS once in this time, else by NEAR_SECONDS. Every
 claim reads again what was claimed since its watermark."""
 LANE_RETRY_SECONDS = 1.0
-"""How long a lane is not claimed from alone after that was in vain."""
+"""How long no claim reads one lane alone after such a claim was declined."""
 PRIORITY_BELOW, PRIORITY_ABOVE = -32_769, 32_768
 NO_ID = UUID(int=0)
 BOTTOM = datetime(1, 1, 1, tzinfo=UTC), NO_ID
@@ -124,7 +124,7 @@ class Claimer:
         }
 
     def lane_declined(self, now_seconds: float) -> None:
-        """Claiming from the lane alone was in vain."""
+        """The claim from the lane alone was declined: `claim` must read all lanes."""
         self._lane_retry_at_seconds = now_seconds + LANE_RETRY_SECONDS
 
     def lanes(self, now_seconds: float) -> dict[str, Any]:

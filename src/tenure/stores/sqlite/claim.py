@@ -1,7 +1,7 @@
 """Claiming: choose the due jobs in claim order, lease them, record the claim.
 
 Each lane is read along its index, so that jobs that are not due cost nothing. A poisoned row is quarantined, and the
-claim goes on with the next row.
+claim continues with the next row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def claim(
 ) -> ClaimResult:
     """The claimed jobs with their tokens: those that the same request claimed before, or else new ones.
 
-    A claim that waited too long for the write lock takes nothing: its worker may have given it up.
+    A claim that waited too long for the write lock takes nothing: its worker may have abandoned it.
     """
     earlier = session.execute("claims/select", {"request_id": request.request_id}).fetchone()
     if earlier is not None:

@@ -92,7 +92,7 @@ def create_private(path: str) -> None:
 
 
 class OpenedFile:
-    """Which file was opened: a connection goes on with a file that was deleted or replaced, where no one finds it."""
+    """Which file was opened: a connection to a file that was deleted or replaced keeps writing to the old file."""
 
     def __init__(self, path: str) -> None:
         # Absolute, as SQLite keeps it: the process may change its working directory.

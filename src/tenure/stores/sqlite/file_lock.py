@@ -84,9 +84,9 @@ class FairFileLock:
     `-lock`; all others wait for `-next`, in the order of requests. So a writer that releases the lock and requests it
     again comes after those that wait, which one lock alone does not ensure.
 
-    A process that dies releases its locks. A process that is stopped does not: after `seconds` a writer goes on without
-    the lock, and does not wait for it again until it was granted. If the files cannot be opened, or the kernel has no
-    such locks for them, writers go on without. One thread requests at a time, and no method raises.
+    A process that dies releases its locks. A process that is stopped does not: after `seconds` a writer continues
+    without the lock, and does not wait for it again until it was granted. If the files cannot be opened, or the kernel
+    has no such locks for them, writers continue without. One thread requests at a time, and no method raises.
     """
 
     def __init__(self, path: str, *, seconds: float, spawn: Spawner) -> None:
@@ -102,7 +102,7 @@ class FairFileLock:
         self._has_waiter = self._waiter_waits = False
 
     def acquire(self) -> None:
-        """Wait for the lock, or go on without it."""
+        """Wait for the lock, or continue without it."""
         if self._waiter_waits or not self._usable or not self._opened():
             return
         try:
@@ -194,7 +194,7 @@ class FairFileLock:
             if self._request is mine:
                 mine.set()
             else:
-                # The writer has timed out and gone on without the lock.
+                # The writer has timed out and continued without the lock.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _disable(self, problem: Exception) -> None:

@@ -15,7 +15,8 @@ from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.transactions import WorkItem, resolve
 
 TRY_SECONDS = 1.0
-"""How long the writer waits before it looks whose lock it is. At the second look the caller gets the error."""
+"""How long the writer waits before it checks which process has the lock. At the second check the caller gets the
+error."""
 WRITE_LOCK_BYTE = 120
 """The byte of the file `-shm` that a writer locks (SQLite's WAL format, section 2.3)."""
 LOCKS_FILE = Path("/proc/locks")

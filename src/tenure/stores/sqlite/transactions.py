@@ -176,7 +176,7 @@ class ReadTransactions:
 
 
 class LockWatch(Protocol):
-    """Looks whose lock it is that a transaction waits for, and may refuse items."""
+    """Checks which process has the lock that a transaction waits for, and may refuse items."""
 
     def look(self, connection: sqlite3.Connection) -> None:
         """Called after each try to begin a transaction."""

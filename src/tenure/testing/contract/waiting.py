@@ -35,7 +35,7 @@ from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 WakeUp = tuple[Operation, Actor]
 WAKE_UPS: tuple[WakeUp, ...] = ((Signal("go"), CLIENT), (Wake(), RECOVERY))
 """Operations that set `signal_rev`, each with an actor that may apply it."""
-HURRIES: tuple[WakeUp, ...] = (*WAKE_UPS, (RequestCancel(), CLIENT))
+MAKES_DUE_NOW: tuple[WakeUp, ...] = (*WAKE_UPS, (RequestCancel(), CLIENT))
 """Operations that make a waiting job due."""
 WAKERS = (CLIENT, RECOVERY, Actor(Role.RUNNER, "runner of the child"), Actor(Role.GATEWAY, "gateway"))
 
@@ -64,7 +64,7 @@ class WaitingContract:
         assert again.id == waiting.id
 
     @pytest.mark.requirement("WC-02")
-    @pytest.mark.parametrize("waker", HURRIES, ids=operation_type)
+    @pytest.mark.parametrize("waker", MAKES_DUE_NOW, ids=operation_type)
     async def test_a_waiting_job_that_is_already_due_keeps_its_due_time_when_it_is_woken(
         self, drive: Driver, clock: DatabaseClock, waker: WakeUp
     ) -> None:
@@ -77,7 +77,7 @@ class WaitingContract:
         assert after.due_at == due.due_at == (await drive.job(first.id)).due_at
         assert [job.id for job in await drive.claim(limit=2)] == [first.id, second.id]
 
-    @pytest.mark.parametrize("waker", HURRIES, ids=operation_type)
+    @pytest.mark.parametrize("waker", MAKES_DUE_NOW, ids=operation_type)
     async def test_a_waiting_job_that_is_due_tomorrow_is_due_now_when_it_is_woken(
         self, drive: Driver, clock: DatabaseClock, waker: WakeUp
     ) -> None:

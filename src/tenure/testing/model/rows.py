@@ -89,7 +89,7 @@ def needs_attention(job: Job, now: datetime) -> bool:
     return job.status is STALLED and (job.lost or job.due_at is None)
 
 
-def waits_in_vain(job: Job, jobs: Iterable[Job], now: datetime) -> bool:
+def waits_for_no_child(job: Job, jobs: Iterable[Job], now: datetime) -> bool:
     """Whether it waits for children although at most `children_max` of them are live, and is not due."""
     if job.children_max is None or (job.due_at is not None and job.due_at <= now):
         return False

@@ -51,7 +51,6 @@ from tenure.stores.contract import (
     without_token,
 )
 from tenure.stores.findings import SEEN_SECONDS, UnservedJobs, paused, unserved_jobs, unserved_pins
-from tenure.stores.parents import wake_parents
 from tenure.stores.validation import (
     validate_claim,
     validate_dead_letter_filter,
@@ -61,6 +60,7 @@ from tenure.stores.validation import (
     validate_page,
     validate_request,
 )
+from tenure.stores.wake_parents import wake_parents
 from tenure.testing.clock import ManualClock
 from tenure.testing.model.archive import ModelArchive
 from tenure.testing.model.commit_block import ModelCommitBlock
@@ -83,7 +83,7 @@ from tenure.testing.model.rows import (
     same_dedupe,
     same_enqueue,
     tallies,
-    waits_in_vain,
+    waits_for_no_child,
 )
 from tenure.testing.model.schedules import ModelSchedules
 
@@ -253,7 +253,7 @@ class ModelStore(ModelRetention):
 
     async def wakeable(self, job_ids: Sequence[UUID]) -> list[Job]:
         rows = [self._rows[job_id] for job_id in sorted(job_ids) if job_id in self._rows]
-        return [job for job in rows if waits_in_vain(job, self._rows.values(), self._clock.now())]
+        return [job for job in rows if waits_for_no_child(job, self._rows.values(), self._clock.now())]
 
     def transaction(self, *, deadline_seconds: float) -> AbstractAsyncContextManager[StoreTransaction]:
         return ModelCommitBlock(self, deadline_seconds=deadline_seconds)
@@ -311,7 +311,9 @@ class ModelStore(ModelRetention):
         validate_page(limit)
         now = self._clock.now()
         rows = self._rows.values()
-        found = [job for job in self._rows_after(after) if needs_attention(job, now) or waits_in_vain(job, rows, now)]
+        found = [
+            job for job in self._rows_after(after) if needs_attention(job, now) or waits_for_no_child(job, rows, now)
+        ]
         return [without_token(job) for job in found[:limit]]
 
     # Reads

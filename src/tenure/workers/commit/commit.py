@@ -216,7 +216,7 @@ class Continuation(Protocol):
 
 
 class _NotWritten(Exception):
-    """Rolls back a write that was made only to see whether it had been made before."""
+    """Rolls back a write that was only made to check whether it had been made before."""
 
 
 class Committer:

@@ -38,7 +38,7 @@ CallInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 class CallInProcess(Protocol):
     """Awaits an async function of the program in a child process; it takes a text and returns one."""
 
-    def __call__(self, module: str, name: str, text: str, *, home: tuple[str, str] | None) -> Awaitable[str]: ...
+    def __call__(self, module: str, name: str, text: str, *, job_path: tuple[str, str] | None) -> Awaitable[str]: ...
 
 
 class RunnerStore(TransactionStore, HistoryReader, Protocol):

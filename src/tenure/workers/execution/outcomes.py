@@ -208,10 +208,10 @@ def outcome_of_error(error: BaseException, policy: ErrorPolicy, *, stage: Stage 
     if stage is Stage.FETCH:
         return Raised(describe_error(error), ErrorAction.DEAD_LETTER, stage, ReasonCode.PARSE_ERROR)
     if stage is Stage.INPUT:
-        # Invalid input stays invalid. It takes a person, or other code, to change it.
+        # Invalid input stays invalid until an operator or other code changes it.
         return Raised(describe_error(error), ErrorAction.DEAD_LETTER, stage, ReasonCode.VALIDATION_FAILED)
     if isinstance(error, ResultRefused):
-        # The function has done its work, and would do it again for a result that is refused again.
+        # A retry would repeat the work of the function for a result that is refused again.
         return Raised(describe_error(error), ErrorAction.END, Stage.OUTPUT, ReasonCode.VALIDATION_FAILED)
     if isinstance(error, Snooze) and (delay := _delay(error)) is not None:
         return Snoozed(delay)

@@ -85,7 +85,7 @@ class Runner:
         return next((one.job for one in list(self._attempts.values()) if task and one.task is task), None)
 
     def close(self) -> None:
-        """Write what the log still owes."""
+        """Write the log lines that are pending."""
         self._outcome_log.flush()
 
     def release(self, lease: Lease) -> None:
@@ -204,7 +204,7 @@ class Runner:
     # Report.
 
     def report(self, attempt: RunningAttempt, outcome: Outcome, result: Result | None) -> None:
-        """Log what became of the attempt, and end it. Called once; `result` is None if nothing was to be written."""
+        """Log the outcome of the attempt, and end it. Called once; `result` is None if nothing was to be written."""
         self._attempts.pop(attempt.lease, None)
         if result is None or isinstance(result, BaseException):
             log_unrecorded(attempt.job, result)

@@ -39,7 +39,7 @@ from tenure.observe.log_format import counted
 from tenure.seams import Seams
 from tenure.stores.contract import Applied, Busy, Failure, Outcome, RecoverableStore, Request
 from tenure.stores.contract.steps import has_steps_to_undo
-from tenure.workers.maintenance.children import ChildrenStore, cancel_children
+from tenure.workers.maintenance.cancel_children import ChildrenStore, cancel_children
 from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
 from tenure.workers.timeouts import timeout_error
 
@@ -72,7 +72,7 @@ def recovery_operations(job: Job, now: datetime) -> tuple[Operation, ...]:
         stall = Stall("lease_expired" if _passed(job.lease_expires_at, now) else "heartbeats_missed")
         return (stall, _after_stall(_stalled(job, stall)))
     if job.status is RUNNING:
-        # Its owner ends it on time, and knows more about it: recovery gives it the time to do so.
+        # The owner ends it first, because it has the outcome of the function: recovery waits for that.
         return _after_timeout(job) if _passed(job.timeout_at, now - OWNER_TIME) else ()
     if _passed(job.timeout_at, now):
         return _after_timeout(job)

@@ -129,7 +129,7 @@ class Pruner:
 
 
 class RetentionWorker:
-    """Prunes now and then, until cancelled."""
+    """Prunes periodically, until cancelled."""
 
     def __init__(
         self,

@@ -125,7 +125,7 @@ class Supervisor:
         first, *others = self.slots
         supervising = {spawn(self._supervise(first), name=f"tenure-slot-{first.number}")}
         try:
-            # An error that every process would meet is met, and logged, once.
+            # An error at start that every process would meet is logged once: the others start after the first is up.
             await self._wait_for_first(first, supervising)
             if not self.stopping:
                 supervising |= {spawn(self._supervise(slot), name=f"tenure-slot-{slot.number}") for slot in others}

@@ -247,8 +247,8 @@ class ChildProcess:
 
     def _call(self, message: CallFunction, runner: asyncio.Runner) -> CallEnded:
         try:
-            if message.home is not None:
-                self._load_job(*message.home)
+            if message.job_path is not None:
+                self._load_job(*message.job_path)
             function: Callable[[str], Coroutine[Any, Any, str]] = getattr(import_module(message.module), message.name)
             _log_as_the_worker(message.log_level, message.log_style)
             text = runner.run(function(message.text), context=contextvars.copy_context())

@@ -19,7 +19,7 @@ from tenure.seams import Seams
 from tenure.workers.execution.attempt import RunningAttempt
 from tenure.workers.execution.outcomes import Outcome, Raised, Snoozed
 from tenure.workers.execution.process import child
-from tenure.workers.execution.process.importable_home import check_definitions, import_path_of, importable_home
+from tenure.workers.execution.process.import_path import check_definitions, child_import_path, import_path_of
 from tenure.workers.execution.process.protocol import (
     AttemptEnded,
     CallFunction,
@@ -79,7 +79,7 @@ class ProcessExecutor:
         self._starts.failed(f"it {describe_exit(one.exit_code)} before it was ready")
         return self._starts.released()
 
-    async def call(self, module: str, name: str, text: str, *, home: tuple[str, str] | None) -> str:
+    async def call(self, module: str, name: str, text: str, *, job_path: tuple[str, str] | None) -> str:
         """Await an async function of the program in a child process, with this text; the text that it returns.
 
         When this is cancelled, the process is killed. ProcessEnded: it has died. ProcessNotStarted: there was none.
@@ -88,7 +88,7 @@ class ProcessExecutor:
         if one is None:
             raise ProcessNotStarted(self._starts.wait_seconds)
         level, style = logging.getLogger().getEffectiveLevel(), current_log_style()
-        message = CallFunction(module=module, name=name, text=text, home=home, log_level=level, log_style=style)
+        message = CallFunction(module=module, name=name, text=text, job_path=job_path, log_level=level, log_style=style)
         try:
             ended = await one.call(message)
         except BaseException:
@@ -115,7 +115,7 @@ class ProcessExecutor:
         self._watchdog.close()
 
     def _message(self, attempt: RunningAttempt) -> RunJob:
-        module, name = importable_home(attempt.definition)
+        module, name = child_import_path(attempt.definition)
         lease = attempt.lease
         return RunJob(
             module=module,

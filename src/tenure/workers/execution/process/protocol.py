@@ -49,13 +49,13 @@ class AttemptUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class CallFunction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """To the child: await this function of the program with this text, and send the text that it returns.
 
-    `home` locates the job on whose behalf it is called: loading it imports the program as for the job itself.
+    `job_path` locates the job on whose behalf it is called: loading it imports the program as for the job itself.
     """
 
     module: str
     name: str
     text: str
-    home: tuple[str, str] | None
+    job_path: tuple[str, str] | None
     log_level: int
     log_style: LogStyle | None = None
 

@@ -1,4 +1,4 @@
-"""Where a child finds a function: the module and the name from which it imports it."""
+"""The module and name by which a child process imports a function."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tenure.workers.execution.process.started_child import can_measure_memory
 
 
 def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_job: child.LoadJob) -> None:
-    """Refuse definitions that could only fail later."""
+    """Refuse definitions whose jobs no child process could run."""
     exit_if_imported_by_a_child()
     for definition in definitions.values():
         if definition.isolation == "process":
-            _check_home(definition, load_job)
+            _check_definition(definition, load_job)
             if definition.options.memory_bytes_max is not None and not can_measure_memory():
                 raise InvalidInput(
                     f"{definition.name}: memory_bytes_max",
@@ -26,7 +26,7 @@ def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_j
                 )
 
 
-def _check_home(definition: JobDefinition[..., Any], load_job: child.LoadJob) -> None:
+def _check_definition(definition: JobDefinition[..., Any], load_job: child.LoadJob) -> None:
     function = f"{definition.function.__module__}.{definition.function.__qualname__}"
     if definition.import_path is None:
         raise InvalidInput(
@@ -43,17 +43,17 @@ def _check_home(definition: JobDefinition[..., Any], load_job: child.LoadJob) ->
 
 
 def import_path_of(definition: JobDefinition[..., Any]) -> tuple[str, str]:
-    assert definition.import_path is not None, "a definition without a home is not sent to a process"
+    assert definition.import_path is not None, "a definition without an import path is not sent to a process"
     return definition.import_path
 
 
-def importable_home(definition: JobDefinition[..., Any]) -> tuple[str, str]:
-    """The module and name to send. A package that runs with `python -m` is imported under its full name."""
+def child_import_path(definition: JobDefinition[..., Any]) -> tuple[str, str]:
+    """The module and name that a child imports: a package that runs with `python -m`, under its full name."""
     module, name = import_path_of(definition)
-    return importable_module(module), name
+    return child_module_name(module), name
 
 
-def importable_module(module: str) -> str:
+def child_module_name(module: str) -> str:
     """The name under which a child imports the module."""
     spec = getattr(sys.modules[module], "__spec__", None)
     is_package = module == "__main__" and spec is not None and spec.name.endswith(".__main__")

@@ -1,4 +1,4 @@
-"""Cancels the children of a run that is ended by another role than its own worker: by recovery, or by a hard cancel."""
+"""Cancels the children of a run that its own worker does not end: recovery ends it, or a hard cancel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _live_children(store: ChildrenStore, parent_id: UUID) -> list[Job]:
 
 
 async def _policies(store: ChildrenStore, parent: Job) -> dict[UUID, str]:
-    """What becomes of each child when the run ends; of one that went on as another run, the same for that run."""
+    """The `on_parent_end` policy of each child. The successor of a child has the policy of that child."""
     children = spawned_children(await all_steps(store, parent.id))
     policies = {child.child_id: child.on_parent_end for child in children}
     unresolved = list(policies)

@@ -77,7 +77,7 @@ class MatchingRecords:
         return await self._store.now() + timedelta(microseconds=1)
 
 
-class Pages:
+class LimitedPages:
     """Cuts pages off at a limit. `more`: there were further records."""
 
     def __init__(self, limit: int) -> None:
