@@ -7,7 +7,6 @@ from typing import Any
 
 from tenure.outbox.endpoint_workers import EndpointWorkers
 from tenure.outbox.processor import ProcessorOptions
-from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import SYSTEM
 
 LIMIT_SECONDS = 30.0
@@ -19,7 +18,7 @@ class Stream:
     def __init__(self, messages: int = 1) -> None:
         self.left = messages
 
-    async def step(self, _: TimeLimit) -> bool:
+    async def step(self) -> bool:
         self.left -= 1
         return self.left > 0
 
@@ -48,7 +47,7 @@ async def test_streams_that_wait_for_cancelled_workers_are_left_to_their_leases(
     ended: list[tuple[Any, BaseException | None]] = []
 
     class Hanging:
-        async def step(self, _: TimeLimit) -> bool:
+        async def step(self) -> bool:
             await asyncio.Event().wait()
             return False
 

@@ -1,4 +1,4 @@
-"""The limit of time of deliveries that follow one another."""
+"""The limit of time of deliveries."""
 
 from __future__ import annotations
 
@@ -22,35 +22,69 @@ def cancellations() -> int:
 async def test_a_call_that_takes_longer_is_cancelled_and_the_next_one_has_its_own_time() -> None:
     limit = TimeLimit(0.05)
     for _ in range(2):
-        with pytest.raises(TimeoutError), limit:
+        with pytest.raises(TimeoutError), limit.call() as call:
             await never()
-        with limit:
+        assert call.expired
+        with limit.call():
             await asyncio.sleep(0)
     limit.close()
     assert cancellations() == 0
 
 
 async def test_a_timer_that_was_set_for_an_earlier_call_cancels_no_later_one() -> None:
-    limit = TimeLimit(60.0)
-    with limit:
-        limit._check()
+    limit, loop = TimeLimit(60.0), asyncio.get_running_loop()
+    with limit.call():
+        limit._check(loop)
         await asyncio.sleep(0)
-    limit._check()
-    with limit:
+    limit._check(loop)
+    with limit.call() as call:
         await asyncio.sleep(0)
     limit.close()
+    assert not call.expired
+    assert cancellations() == 0
+
+
+async def test_calls_of_several_tasks_end_each_at_its_own_time() -> None:
+    limit, ended = TimeLimit(0.05), []
+
+    async def work(name: str) -> None:
+        with pytest.raises(TimeoutError), limit.call():
+            await never()
+        ended.append(name)
+
+    async def quick() -> None:
+        with limit.call():
+            await asyncio.sleep(0)
+        ended.append("quick")
+
+    first = asyncio.ensure_future(work("first"))
+    await asyncio.sleep(0)
+    await asyncio.gather(work("second"), quick(), first)
+    assert ended == ["quick", "first", "second"]
+    assert limit._calls == {}
+    assert limit._timer is None
+
+
+async def test_a_call_within_another_ends_alone() -> None:
+    outer, inner = TimeLimit(60.0), TimeLimit(0.01)
+    with outer.call() as around:
+        with pytest.raises(TimeoutError), inner.call():
+            await never()
+        await asyncio.sleep(0)
+    outer.close()
+    assert not around.expired
     assert cancellations() == 0
 
 
 async def test_a_call_that_ignores_its_cancellation_leaves_the_task_as_it_was() -> None:
-    with TimeLimit(0.01), pytest.raises(asyncio.CancelledError):
+    with TimeLimit(0.01).call(), pytest.raises(asyncio.CancelledError):
         await never()
     assert cancellations() == 0
 
 
 async def test_a_task_that_is_cancelled_from_outside_is_cancelled() -> None:
     async def work() -> None:
-        with TimeLimit(60.0):
+        with TimeLimit(60.0).call():
             await never()
 
     task = asyncio.ensure_future(work())

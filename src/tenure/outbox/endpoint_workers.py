@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from tenure.outbox.processor_options import ProcessorOptions
 from tenure.outbox.stream_delivery import StreamDelivery
-from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Seams
 
 STEPS_BETWEEN_YIELDS = 10
@@ -52,20 +51,17 @@ class EndpointWorkers:
             task.add_done_callback(self._worker_ended)
 
     async def _work(self) -> None:
-        limit, steps = TimeLimit(self._options.delivery_seconds_max), 0
-        try:
-            while self._waiting:
-                await self._step(self._waiting.popleft(), limit)
-                steps += 1
-                if steps % STEPS_BETWEEN_YIELDS == 0:
-                    await self._seams.clock.sleep(0)
-        finally:
-            limit.close()
+        steps = 0
+        while self._waiting:
+            await self._step(self._waiting.popleft())
+            steps += 1
+            if steps % STEPS_BETWEEN_YIELDS == 0:
+                await self._seams.clock.sleep(0)
 
-    async def _step(self, delivery: StreamDelivery, limit: TimeLimit) -> None:
+    async def _step(self, delivery: StreamDelivery) -> None:
         self._delivering += 1
         try:
-            more = await delivery.step(limit)
+            more = await delivery.step()
         except BaseException as error:
             self._delivering -= 1
             self._ended(delivery, error)

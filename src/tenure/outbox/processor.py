@@ -69,6 +69,7 @@ class OutboxProcessor:
         self._workers: dict[str, EndpointWorkers] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._leased = 0
+        self._limit = TimeLimit(self._options.delivery_seconds_max)
         self._freed = asyncio.Event()
         self._stop = asyncio.Event()
         self._seen_at_seconds = float("-inf")
@@ -101,6 +102,7 @@ class OutboxProcessor:
                     await self._wait()
         finally:
             await self.settled()
+            self._limit.close()
             for _, sink in self._sinks.values():
                 if sink is not None:
                     await sink.close()
@@ -280,13 +282,13 @@ class OutboxProcessor:
         """Write the health of the endpoint that follows from the answer."""
         await self._health.record(endpoint, answer)
 
-    async def deliver(self, endpoint: str, delivery: Delivery, limit: TimeLimit) -> Delivered | Undelivered:
+    async def deliver(self, endpoint: str, delivery: Delivery) -> Delivered | Undelivered:
         """One attempt, within the time that a delivery may take."""
         sink = self._sinks[endpoint][1]
         assert sink is not None, "streams are leased only for endpoints with a sink"
         answer: Delivered | Undelivered
         try:
-            with limit:
+            with self._limit.call():
                 if self._middleware:
                     answer = await deliver_within(self._middleware, sink, delivery, endpoint=endpoint)
                 else:

@@ -13,7 +13,6 @@ from tenure.outbox.endpoint_health import THROTTLE_SECONDS
 from tenure.outbox.processor_options import LEASE_SHARE, ProcessorOptions
 from tenure.outbox.sinks import Delivered, Delivery, Undelivered
 from tenure.outbox.subscriptions import matching_subscriptions
-from tenure.outbox.time_limit import TimeLimit
 from tenure.seams import Clock
 from tenure.stores.contract.outbox import (
     DeliveryAttempt,
@@ -42,8 +41,8 @@ class MessageSender(Protocol):
         """For how long nothing may be sent to the endpoint."""
         ...
 
-    async def deliver(self, endpoint: str, delivery: Delivery, limit: TimeLimit) -> Delivered | Undelivered:
-        """One attempt, within the limit."""
+    async def deliver(self, endpoint: str, delivery: Delivery) -> Delivered | Undelivered:
+        """One attempt, within the time that a delivery may take."""
         ...
 
     def is_health_recorded(self, endpoint: str, answer: Delivered | Undelivered) -> bool:
@@ -81,7 +80,7 @@ class StreamDelivery:
         self._failures, self._delay_seconds = stream.attempts, 0.0
         self._made: list[DeliveryAttempt] = []
 
-    async def step(self, limit: TimeLimit) -> bool:
+    async def step(self) -> bool:
         """Deliver the next message. False: the stream has ended, by its last message or by a failed one; settle it."""
         messages = self._stream.messages
         if self._next >= len(messages):
@@ -89,7 +88,7 @@ class StreamDelivery:
         message = messages[self._next]
         attempt = self._failures + 1
         if matching := matching_subscriptions(self._subscriptions, message.topic, message.body):
-            answer = await self._attempt(message, attempt, limit)
+            answer = await self._attempt(message, attempt)
             if isinstance(answer, NotSent):
                 self._delay_seconds = answer.due_seconds
                 return False
@@ -104,9 +103,7 @@ class StreamDelivery:
         self._next += 1
         return self._next < len(messages)
 
-    async def _attempt(
-        self, message: StoredMessage, attempt: int, limit: TimeLimit
-    ) -> Delivered | Undelivered | NotSent:
+    async def _attempt(self, message: StoredMessage, attempt: int) -> Delivered | Undelivered | NotSent:
         """NotSent: nothing was sent, because half of the lease has passed or the endpoint is paused."""
         endpoint = self.endpoint
         began_at_seconds = self._clock.monotonic_seconds()
@@ -115,7 +112,7 @@ class StreamDelivery:
         if pause_seconds := self._sender.pause_seconds(endpoint):
             return NotSent(pause_seconds)
         if message.unreadable is None:
-            answer = await self._sender.deliver(endpoint, self._delivery(message, attempt), limit)
+            answer = await self._sender.deliver(endpoint, self._delivery(message, attempt))
         else:
             answer = Undelivered(reason=f"it cannot be read: {message.unreadable}")
         seconds = self._clock.monotonic_seconds() - began_at_seconds

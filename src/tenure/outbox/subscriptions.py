@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tenure.lifecycle.json_text import load
 from tenure.stores.contract.outbox import SubscriptionRecord
 
 
+@lru_cache(maxsize=4096)
 def topic_matches(topic: str, pattern: str) -> bool:
     """Whether a topic is the pattern of a subscription, or has its prefix.
 

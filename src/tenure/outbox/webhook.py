@@ -19,12 +19,14 @@ from tenure.outbox.cloud_events import CONTENT_TYPE, SOURCE, cloud_event
 from tenure.outbox.retry_after import retry_after_seconds
 from tenure.outbox.signing_keys import SigningKeys
 from tenure.outbox.sinks import TIMEOUT_SECONDS, Delivered, Delivery, Undelivered, error_reason
+from tenure.outbox.time_limit import TimeLimit
 from tenure.outbox.webhook_config import allowed_networks, parse_config
 from tenure.seams import SYSTEM, Clock
 
 try:
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
+    from multidict import CIMultiDict, istr
     from yarl import URL
 except ImportError as absent:
     raise missing("webhooks", "aiohttp", "webhooks") from absent
@@ -33,6 +35,8 @@ CONNECTIONS_MAX = 20
 RESPONSE_BYTES_MAX = 16 * 1024
 RESPONSE_SECONDS_MAX = 2.0
 _THROTTLED = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT}
+_ID, _TIMESTAMP, _SIGNATURE, _ATTEMPT = map(istr, (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER, "tenure-attempt"))
+_SEQUENCE, _PREVIOUS, _TRACE = map(istr, ("tenure-sequence", PREVIOUS_HEADER, "traceparent"))
 _OWN_HEADERS = ("webhook-", "tenure-", "content-", "transfer-")
 _HOP_HEADERS = {"host", "connection", "keep-alive", "te", "trailer", "upgrade", "expect", "user-agent"}
 
@@ -59,6 +63,7 @@ class WebhookSink:
         self._target, self._keys = parse_url(url), SigningKeys(secrets, environment)
         self._url = _request_url(self._target)
         self._guard, self._timeout_seconds = guard or AddressGuard(), timeout_seconds
+        self._limit = TimeLimit(timeout_seconds)
         self._source, self._clock = source, clock
         self._ssl = ssl_context
         self._resolver = _CheckedAddresses()
@@ -68,17 +73,19 @@ class WebhookSink:
         try:
             body = cloud_event(delivery, source=self._source)
             headers = self._headers(delivery, body)
-            self._resolver.addresses = await self._guard.addresses(self._target)
-            return await self._post(body, headers)
+            with self._limit.call():
+                self._resolver.addresses = await self._guard.addresses(self._target)
+                return await self._post(body, headers)
         except (TenureError, aiohttp.ClientError, OSError, ValueError) as error:
             return Undelivered(reason=_reason(error, self._timeout_seconds))
 
     async def close(self) -> None:
+        self._limit.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def _post(self, body: bytes, headers: dict[str, str]) -> Delivered | Undelivered:
+    async def _post(self, body: bytes, headers: CIMultiDict[str]) -> Delivered | Undelivered:
         session = self._session or self._open_session()
         response = await session.post(self._url, data=body, headers=headers, allow_redirects=False)
         if not response.content.is_eof():
@@ -96,25 +103,23 @@ class WebhookSink:
             gone=status == HTTPStatus.GONE,
         )
 
-    def _headers(self, delivery: Delivery, body: bytes) -> dict[str, str]:
+    def _headers(self, delivery: Delivery, body: bytes) -> CIMultiDict[str]:
         """Read the keys for each attempt: a process can be given a new one without a restart of the sink."""
         timestamp, message_id = int(self._clock.now().timestamp()), str(delivery.id)
-        headers = {
-            "Content-Type": CONTENT_TYPE,
-            "User-Agent": "tenure",
-            ID_HEADER: message_id,
-            TIMESTAMP_HEADER: str(timestamp),
-            SIGNATURE_HEADER: sign(self._keys.read(), id=message_id, timestamp=timestamp, body=body),
-            "tenure-attempt": str(delivery.attempt),
-        }
-        if delivery.headers:
-            headers |= {name: value for name, value in delivery.headers.items() if not _is_own(name)}
+        headers = CIMultiDict[str]()
+        headers[_ID] = message_id
+        headers[_TIMESTAMP] = str(timestamp)
+        headers[_SIGNATURE] = sign(self._keys.read(), id=message_id, timestamp=timestamp, body=body)
+        headers[_ATTEMPT] = str(delivery.attempt)
+        for name, value in delivery.headers.items():
+            if not _is_own(name):
+                headers[name] = value
         if delivery.sequence is not None:
-            headers["tenure-sequence"] = str(delivery.sequence)
+            headers[_SEQUENCE] = str(delivery.sequence)
         if delivery.previous is not None:
-            headers[PREVIOUS_HEADER] = str(delivery.previous)
+            headers[_PREVIOUS] = str(delivery.previous)
         if delivery.trace:
-            headers["traceparent"] = delivery.trace
+            headers[_TRACE] = delivery.trace
         return headers
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -124,7 +129,9 @@ class WebhookSink:
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+            headers={"Content-Type": CONTENT_TYPE, "User-Agent": "tenure"},
+            # `deliver` limits the time of each attempt.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
