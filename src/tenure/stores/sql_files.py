@@ -2,6 +2,8 @@
 
 A line `-- each … column: <template>` becomes the template once for each column of that list in `COLUMNS` of the store's
 `rows` module, so that a list of columns stands once. In the template `{}` is the column, and `{type}` its type.
+
+`…/select_newest_page` is not a file: it is `…/select_page` in the opposite order.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ _MIN_CODE = re.compile(r"^-- min_code_version: (\d+)$", re.MULTILINE)
 _PART = re.compile(r"^ *-- part: (\w+)$", re.MULTILINE)
 _EACH = re.compile(r"^( *)-- each ([a-z ]+) column: (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
+_ORDER = re.compile(r"^order by \S+$", re.MULTILINE)
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -43,7 +46,10 @@ def named(package: str, name: str) -> str:
     def part(match: re.Match[str]) -> str:
         return (folder / "parts" / f"{match[1]}.sql").read_text(encoding="utf-8").rstrip()
 
-    return _PART.sub(part, (folder / f"{name}.sql").read_text(encoding="utf-8"))
+    text = (folder / f"{name.replace('/select_newest_', '/select_')}.sql").read_text(encoding="utf-8")
+    if "/select_newest_" in name:
+        text = _ORDER.sub(r"\g<0> desc", text.replace(" > :after", " < :after"))
+    return _PART.sub(part, text)
 
 
 def with_columns(package: str, sql: str) -> str:

@@ -8,18 +8,8 @@ with doomed as materialized (
         where delivery.outcome = 'delivered' and delivery.at <= :before::timestamptz
     ) delivered
     join tenure.outbox message on message.sequence = delivered.sequence
-    where not exists (select from tenure.jobs job where job.id = message.job_id)
-      and not exists (
-          select from tenure.deliveries delivery
-          where delivery.sequence = message.sequence
-            and ((delivery.outcome = 'dead' and delivery.handled_at is null) or delivery.at > :before::timestamptz)
-      )
-      and not exists (
-          select from tenure.pending pending
-          where (pending.only_sequence = 0 and pending.aggregate = message.aggregate
-                 and pending.position < message.sequence)
-             or pending.only_sequence = message.sequence
-      )
+    where
+      -- part: unneeded
     order by message.sequence
     limit :limit
     for update of message skip locked

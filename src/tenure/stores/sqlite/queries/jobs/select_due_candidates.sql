@@ -1,12 +1,4 @@
 -- The first due jobs of one lane in claim order, with the columns that limits decide upon.
 select job.id, job.partition_key, job.due_at, job.losses
-from tenure_jobs job indexed by tenure_jobs_ready
-where job.owner is null
-    and job.finished_at is null and job.pinned_version is null
-    and job.queue = :queue
-    and job.priority = :priority
-    and job.due_at <= :now
-    and job.kind in (select value from json_each(:kinds))
-    and job.id not in (select value from json_each(:quarantined))
-order by job.due_at, job.id
+-- part: due_of_lane
 limit :limit

@@ -3,12 +3,7 @@ select endpoint.name as endpoint,
     (select count(*) from tenure_pending pending where pending.endpoint = endpoint.name) as streams,
     (
         select count(*)
-        from tenure_pending pending
-        join tenure_outbox message
-            on (pending.only_sequence = 0 and message.aggregate = pending.aggregate and message.sequence > pending.position
-                and message.sequence <= pending.last_sequence)
-            or message.sequence = pending.only_sequence
-        where pending.endpoint = endpoint.name
+        -- part: waiting
     ) as messages,
     (
         select count(*) from tenure_deliveries delivery
@@ -16,12 +11,7 @@ select endpoint.name as endpoint,
     ) as dead,
     (
         select min(message.at)
-        from tenure_pending pending
-        join tenure_outbox message
-            on (pending.only_sequence = 0 and message.aggregate = pending.aggregate and message.sequence > pending.position
-                and message.sequence <= pending.last_sequence)
-            or message.sequence = pending.only_sequence
-        where pending.endpoint = endpoint.name
+        -- part: waiting
     ) as oldest_at
 from tenure_endpoints endpoint
 order by endpoint.name

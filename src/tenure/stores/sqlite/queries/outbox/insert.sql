@@ -3,7 +3,7 @@ insert into tenure_outbox (id, aggregate, topic, body, headers, job_id, correlat
 select :id, :aggregate, :topic, :body, :headers, :job_id, :correlation_id, :trace, :at, (
     select count(distinct subscription.endpoint)
     from tenure_subscriptions subscription
-    join (select :topic as topic) message on (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
-        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+    join (select :topic as topic) message on
+    -- part: topic_matches
 )
 where not exists (select 1 from tenure_outbox where id = :id)

@@ -4,8 +4,10 @@ select message.sequence, message.id, message.aggregate, message.topic, message.b
 from tenure_outbox message
 where message.sequence > :after
     and (:aggregate is null or message.aggregate = :aggregate)
-    and (:topic is null or exists (select 1 from (select :topic as topic) subscription where (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
-        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))))
+    and (:topic is null or exists (
+        select 1 from (select :topic as topic) subscription where
+        -- part: topic_matches
+    ))
     and (:job_id is null or message.job_id = :job_id)
     and case :state
         when 'unserved' then message.endpoint_count = 0
@@ -16,16 +18,16 @@ where message.sequence > :after
         )
         when 'pending' then exists (
             select 1 from tenure_pending pending
-            join tenure_subscriptions subscription on subscription.endpoint = pending.endpoint and (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
-        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+            join tenure_subscriptions subscription on subscription.endpoint = pending.endpoint and
+            -- part: topic_matches
             where (:endpoint is null or pending.endpoint = :endpoint)
                 and ((pending.only_sequence = 0 and pending.aggregate = message.aggregate
                       and pending.position < message.sequence)
                     or pending.only_sequence = message.sequence)
         )
         else :endpoint is null or exists (
-            select 1 from tenure_subscriptions subscription where subscription.endpoint = :endpoint and (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
-        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+            select 1 from tenure_subscriptions subscription where subscription.endpoint = :endpoint and
+            -- part: topic_matches
         )
     end
 order by message.sequence

@@ -4,7 +4,7 @@ select distinct subscription.endpoint, ifnull(message.aggregate, ''),
     case when message.aggregate is null then message.sequence else 0 end,
     message.sequence - 1, message.sequence, :at
 from tenure_outbox message
-join tenure_subscriptions subscription on (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
-        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+join tenure_subscriptions subscription on
+    -- part: topic_matches
 where message.sequence = :sequence
 on conflict (endpoint, aggregate, only_sequence) do update set last_sequence = excluded.last_sequence

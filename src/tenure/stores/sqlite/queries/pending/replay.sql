@@ -6,8 +6,8 @@ select :endpoint, ifnull(message.aggregate, ''), case when message.aggregate is 
 from tenure_outbox message
 where message.at >= :since
     and exists (
-        select 1 from tenure_subscriptions subscription where subscription.endpoint = :endpoint and (message.topic = subscription.topic or (substr(subscription.topic, -1) = '*'
-        and substr(message.topic, 1, length(subscription.topic) - 1) = substr(subscription.topic, 1, length(subscription.topic) - 1)))
+        select 1 from tenure_subscriptions subscription where subscription.endpoint = :endpoint and
+        -- part: topic_matches
     )
 group by ifnull(message.aggregate, ''), case when message.aggregate is null then message.sequence else 0 end
 on conflict (endpoint, aggregate, only_sequence) do update

@@ -1,7 +1,0 @@
--- A page of jobs newest id first. Every filter that is given must match.
-select job.*
-from tenure.job_records job
-where (:after::uuid is null or job.id < :after::uuid)
-  -- part: job_filters
-order by job.id desc
-limit :limit
