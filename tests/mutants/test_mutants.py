@@ -56,6 +56,17 @@ def test_every_mutant_is_killed_by_its_layer(mutant: Mutant, stores: FreshStores
         _passed.add(control)
 
 
+def test_every_mutant_fits_the_code() -> None:
+    stale: dict[str, str] = {}
+    for mutant in MUTANTS:
+        try:
+            with editing(mutant.apply):
+                pass
+        except Stale as problem:
+            stale[mutant.name] = str(problem)
+    assert stale == {}
+
+
 def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
     assert len(MUTANTS) >= 24
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

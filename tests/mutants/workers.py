@@ -98,7 +98,9 @@ def never_times_out(edits: Edits) -> None:
 
 
 def timeout_is_a_release(edits: Edits) -> None:
-    edits.python(outcomes.operation_for, "return _after_timeout(job)", "return Release('shutdown')")
+    edits.python(
+        outcomes.operation_for, "return _after_timeout(job, at_deadline=at_deadline)", "return Release('shutdown')"
+    )
 
 
 def recovery_ignores_on_timeout(edits: Edits) -> None:
