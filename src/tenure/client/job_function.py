@@ -316,18 +316,15 @@ class JobFunction(Enqueuer[P, R]):
     ) -> Enqueuer[P, R]:
         """Return an enqueuer with options for its calls: `send.options(priority=5, delay_seconds=30).enqueue(…)`.
 
-        A job is due at once, or after `delay_seconds`, or at the time `at`, which has a time zone; a time that has
-        passed is now. `max_attempts`, `deadline_seconds` and, for a workflow, `budget` replace those of the
-        declaration.
+        A job is due at once, or after `delay_seconds`, or at the time `at`, with a time zone; a time that has passed is
+        now. `max_attempts`, `deadline_seconds` and, for a workflow, `budget` replace those of the declaration.
 
-        >>> from datetime import UTC, datetime
         >>> from tenure import App
         >>> app = App("sqlite:///jobs.db")
         >>> @app.job()
         ... def remind(name: str) -> None: ...
-        >>> new_year = remind.options(at=datetime(2030, 1, 1, tzinfo=UTC), max_attempts=3)
-        >>> new_year.request("ada").enqueue.due_at
-        datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
+        >>> remind.options(delay_seconds=30, max_attempts=3).request("ada").enqueue.delay_ms
+        30000
 
         While a job with the `dedupe_key` is live, another enqueue with it returns that job. With `scope="global"` the
         key is shared by all kinds, and a live job of another kind is a DedupeKeyConflict.

@@ -4,7 +4,7 @@ A transaction is begun, committed or rolled back only where the caller asks for 
 each call outside of a transaction is a transaction of its own.
 """
 
-from tenure.stores.user_connections.sync import run_sync
+from tenure.stores.user_connections.protocol import run_sync
 from tenure.stores.user_connections.transaction import UserTransaction
 
 __all__ = ["UserTransaction", "run_sync"]

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from tenure.errors import InvalidInput
+
 T = TypeVar("T")
 
 
@@ -56,3 +58,19 @@ class UserConnection(ABC):
 async def resolve(result: T | Awaitable[T]) -> T:
     """Return the result of a call to a library whose async classes have the same methods as its sync ones."""
     return await result if inspect.isawaitable(result) else result
+
+
+def run_sync(connection: UserConnection, work: Awaitable[T], *, instead: str) -> T:
+    """Run `work`, which awaits this connection and nothing else, on the calling thread. InvalidInput: the connection
+    is asynchronous; `instead` is what the user should write."""
+    steps = work.__await__()
+    if connection.is_async:
+        steps.close()
+        raise InvalidInput("connection", f"{connection.name} is asynchronous; use `{instead}`")
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    steps.close()
+    raise AssertionError(f"the driver of {connection.name} suspended, although it is synchronous")
