@@ -104,7 +104,7 @@ def test_a_module_that_sets_up_logging_changes_nothing(
     monkeypatch.setattr(root, "handlers", [])
     before = root.level
     try:
-        configure_logging("info", as_json=False, color=False)
+        configure_logging("info", as_json=False)
         logging.basicConfig(level="DEBUG")
         logging.getLogger("shop").debug("too much")
         logging.getLogger("shop").info("hello")

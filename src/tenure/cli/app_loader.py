@@ -32,8 +32,9 @@ class AppImportFailed(TenureError):
         super().__init__(f"importing {module} failed: {raised}")
 
 
-def load_app(target: str) -> App:
-    """The app of `MODULE:NAME`, `MODULE`, `FILE.py:NAME` or `FILE.py`. The current folder is importable.
+def load_app(target: str, *, database: str | None = None) -> App:
+    """The app of `MODULE:NAME`, `MODULE`, `FILE.py:NAME` or `FILE.py`, on this database if one is given. The current
+    folder is importable.
 
     A wrong target is InvalidInput; an error inside the module is AppImportFailed.
     """
@@ -41,7 +42,10 @@ def load_app(target: str) -> App:
     if not place or (colon and not name):
         raise InvalidInput(WHERE, f"{target!r} is not MODULE:APP, such as shop.jobs:app or shop/jobs.py:app")
     module = _imported(place)
-    return _attribute(module, name) if name else _only_app(module)
+    app = _attribute(module, name) if name else _only_app(module)
+    if database is not None:
+        app.database = database
+    return app
 
 
 def _imported(place: str) -> ModuleType:

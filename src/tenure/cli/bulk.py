@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import click
 import msgspec
 
-from tenure.cli.database import opened, run
-from tenure.cli.filters import GivenId, job_filter, operator, resolve_id
+from tenure.cli.database import in_store
+from tenure.cli.filters import GivenId, job_admin, job_filter, resolve_id
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
 from tenure.client.admin import JobAdmin
 from tenure.errors import Refused
@@ -19,6 +19,10 @@ from tenure.lifecycle.statuses import Status
 
 if TYPE_CHECKING:
     from tenure.client.admin import CancelReport, DiscardReport, RedriveReport
+    from tenure.stores.contract import JobPage, Store
+
+Selection = TypeVar("Selection")
+Report = TypeVar("Report")
 
 COUNTED_MAX = 1000
 MORE_LEFT = "the limit was reached and more match; run the command again, or raise --limit"
@@ -44,32 +48,46 @@ def confirm(action: str, count: int, noun: str, *, more: bool) -> None:
 def confirm_jobs(action: str, database: str, statuses: Collection[Status], filters: Mapping[str, Any]) -> None:
     """Ask with the number of jobs that match. Without a filter of statuses, those in any of these statuses count."""
 
-    async def matching() -> tuple[int, bool]:
-        async with opened(database) as store:
-            wanted = await job_filter(store, **filters)
-            if not wanted.statuses:
-                wanted = msgspec.structs.replace(wanted, statuses=tuple(sorted(statuses)))
-            page = await store.find(wanted, limit=COUNTED_MAX)
-            return len(page.jobs), page.after is not None
+    async def matching(store: Store) -> JobPage:
+        wanted = await job_filter(store, **filters)
+        if not wanted.statuses:
+            wanted = msgspec.structs.replace(wanted, statuses=tuple(sorted(statuses)))
+        return await store.find(wanted, limit=COUNTED_MAX)
 
-    count, more = run(matching())
-    confirm(action, count, "job", more=more)
+    page = in_store(database, matching)
+    confirm(action, len(page.jobs), "job", more=page.after is not None)
 
 
-async def change_each(
+def change_each(
     database: str, ids: Sequence[GivenId], change: Callable[[JobAdmin, UUID], Awaitable[Any]]
 ) -> dict[UUID, Any]:
     """Change each job; the result of each, or its Refused. Nothing is changed if an id is ambiguous."""
-    results: dict[UUID, Any] = {}
-    async with opened(database) as store:
-        acting = JobAdmin(store, actor=operator())
+
+    async def change_in(store: Store) -> dict[UUID, Any]:
+        results: dict[UUID, Any] = {}
         whole = [await resolve_id(store, given) for given in ids]
         for job_id in dict.fromkeys(whole):
             try:
-                results[job_id] = await change(acting, job_id)
+                results[job_id] = await change(job_admin(store), job_id)
             except Refused as refusal:
                 results[job_id] = refusal
-    return results
+        return results
+
+    return in_store(database, change_in)
+
+
+def change_matching(
+    database: str,
+    select: Callable[..., Awaitable[Selection]],
+    filters: Mapping[str, Any],
+    change: Callable[[JobAdmin, Selection], Awaitable[Report]],
+) -> Report:
+    """Change what the filters select; the report."""
+
+    async def change_in(store: Store) -> Report:
+        return await change(job_admin(store), await select(store, **filters))
+
+    return in_store(database, change_in)
 
 
 def print_each(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
@@ -104,3 +104,13 @@ def _require_file(url: str) -> None:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end."""
     return asyncio.run(work)
+
+
+def in_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Open the store, run this on it, and close it."""
+
+    async def run_opened() -> T:
+        async with opened(url) as store:
+            return await work(store)
+
+    return run(run_opened())

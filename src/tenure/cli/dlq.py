@@ -7,25 +7,23 @@ from uuid import UUID
 
 import click
 
-from tenure.cli.bulk import COUNTED_MAX, change_each, confirm, print_each, print_report, require_choice
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.bulk import COUNTED_MAX, change_each, change_matching, confirm, print_each, print_report, require_choice
+from tenure.cli.database import common_options, in_store
 from tenure.cli.filters import (
     GivenId,
     dead_letter_filter,
     dead_letter_filters,
     job_id,
     many_options,
-    operator,
     page_options,
-    resolve_id,
+    read_job,
 )
 from tenure.cli.groups import CommandGroup
 from tenure.cli.job_output import abbreviate, print_attempts, print_dead_letter, print_job
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
-from tenure.cli.retry import retried_fields
+from tenure.cli.retry import retried_fields, retried_line
 from tenure.cli.secrets import secret_options
 from tenure.cli.tables import Column
-from tenure.client.admin import DiscardReport, JobAdmin, RedriveReport
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.executions import Execution
 from tenure.lifecycle.records import Job
@@ -33,7 +31,7 @@ from tenure.views.jobs import job_view, record_view
 from tenure.views.redaction import Redaction
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import DeadLetterPage, EnqueueResult
+    from tenure.stores.contract import DeadLetterPage, Store
 
 HEADINGS = (
     Column("id"),
@@ -59,7 +57,7 @@ def dlq() -> None:
 @page_options
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filters: Any) -> int:
     """List open dead letters, newest job first."""
-    page, jobs = run(_page(database, limit=limit, after=after, **filters))
+    page, jobs = in_store(database, lambda store: _page(store, limit=limit, after=after, **filters))
     shown = [_without_secrets(letter, jobs.get(letter.job_id)) for letter in page.letters]
     if as_json:
         letters = [{**record_view(letter), **_kind_and_queue(jobs.get(letter.job_id))} for letter in shown]
@@ -75,12 +73,11 @@ def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filter
 
 
 async def _page(
-    database: str, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
+    store: Store, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
 ) -> tuple[DeadLetterPage, dict[UUID, Job]]:
-    async with opened(database) as store:
-        chosen = await dead_letter_filter(store, **filters)
-        page = await store.dead_letters(chosen, after=after, limit=limit, newest_first=not oldest_first)
-        return page, await store.read([letter.job_id for letter in page.letters])
+    chosen = await dead_letter_filter(store, **filters)
+    page = await store.dead_letters(chosen, after=after, limit=limit, newest_first=not oldest_first)
+    return page, await store.read([letter.job_id for letter in page.letters])
 
 
 def _without_secrets(letter: DeadLetterRecord, job: Job | None) -> DeadLetterRecord:
@@ -105,7 +102,7 @@ def _row(letter: DeadLetterRecord, job: Job | None) -> tuple[object, ...]:
 @secret_options
 def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...], reveal: bool) -> int:
     """Show one dead letter with its job. Values of secret fields are hidden."""
-    job, letter, executions = run(_read(database, wanted))
+    job, letter, executions = in_store(database, lambda store: _read(store, wanted))
     if letter is None:
         print_error(f"job {job.id} is {job.status} and has no dead letter; show it with: tenure jobs show {job.id}")
         return Exit.PROBLEMS
@@ -121,10 +118,9 @@ def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...
     return Exit.OK
 
 
-async def _read(database: str, wanted: GivenId) -> tuple[Job, DeadLetterRecord | None, list[Execution]]:
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        return job, await store.dead_letter(job.id), await store.executions(job.id)
+async def _read(store: Store, wanted: GivenId) -> tuple[Job, DeadLetterRecord | None, list[Execution]]:
+    job = await read_job(store, wanted)
+    return job, await store.dead_letter(job.id), await store.executions(job.id)
 
 
 @dlq.command()
@@ -143,10 +139,12 @@ def redrive(
     """
     require_choice(ids, filters, every=every, flag="--all")
     if ids:
-        results = run(change_each(database, ids, lambda acting, one: acting.redrive(one)))
-        return print_each(results, _redriven_line, retried_fields, as_json=as_json)
+        results = change_each(database, ids, lambda acting, one: acting.redrive(one))
+        return print_each(results, retried_line("redriven"), retried_fields, as_json=as_json)
     _confirm("redrive", database, yes=yes, **filters)
-    report = run(_redrive_many(database, limit=limit, **filters))
+    report = change_matching(
+        database, dead_letter_filter, filters, lambda acting, wanted: acting.redrive_many(wanted, limit=limit)
+    )
     return print_report(
         report, f"{report.redriven:,} redriven, {report.already_redriven:,} redriven before", as_json=as_json
     )
@@ -167,38 +165,19 @@ def discard(
     """
     require_choice(ids, filters, every=every, flag="--all")
     if ids:
-        results = run(change_each(database, ids, lambda acting, one: acting.discard(one)))
+        results = change_each(database, ids, lambda acting, one: acting.discard(one))
         return print_each(results, lambda one, _: f"{one} discarded", record_view, as_json=as_json)
     _confirm("discard", database, yes=yes, **filters)
-    report = run(_discard_many(database, limit=limit, **filters))
+    report = change_matching(
+        database, dead_letter_filter, filters, lambda acting, wanted: acting.discard_many(wanted, limit=limit)
+    )
     return print_report(report, f"{report.discarded:,} discarded", as_json=as_json)
 
 
 def _confirm(action: str, database: str, *, yes: bool, **filters: Any) -> None:
+    async def matching(store: Store) -> DeadLetterPage:
+        return await store.dead_letters(await dead_letter_filter(store, **filters), limit=COUNTED_MAX)
+
     if not yes:
-        number, more = run(_count(database, **filters))
-        confirm(action, number, "dead letter", more=more)
-
-
-async def _count(database: str, **filters: Any) -> tuple[int, bool]:
-    async with opened(database) as store:
-        page = await store.dead_letters(await dead_letter_filter(store, **filters), limit=COUNTED_MAX)
-        return len(page.letters), page.after is not None
-
-
-async def _redrive_many(database: str, *, limit: int, **filters: Any) -> RedriveReport:
-    async with opened(database) as store:
-        wanted = await dead_letter_filter(store, **filters)
-        return await JobAdmin(store, actor=operator()).redrive_many(wanted, limit=limit)
-
-
-async def _discard_many(database: str, *, limit: int, **filters: Any) -> DiscardReport:
-    async with opened(database) as store:
-        wanted = await dead_letter_filter(store, **filters)
-        return await JobAdmin(store, actor=operator()).discard_many(wanted, limit=limit)
-
-
-def _redriven_line(job_id: UUID, result: EnqueueResult) -> str:
-    if result.created:
-        return f"{job_id} redriven as {result.job.id}"
-    return f"{job_id} was redriven before as {result.job.id}, which is {result.job.status}"
+        page = in_store(database, matching)
+        confirm(action, len(page.letters), "dead letter", more=page.after is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,13 +89,10 @@ def serve(
     """
     from tenure.engines.tokens import EngineTokens, parse_tokens
 
-    color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    configure_logging(log_level, as_json=log_format == "json", color=color)
+    configure_logging(log_level, as_json=log_format == "json")
     lines = tokens.read_text(encoding="utf-8") if tokens is not None else os.environ.get(TOKENS_VARIABLE, "")
     accepted = EngineTokens(parse_tokens(lines.splitlines()))
-    app = load_app(target)
-    if database is not None:
-        app.database = database
+    app = load_app(target, database=database)
     settings = {
         "heartbeat_seconds": heartbeat_seconds,
         "silence_seconds": silence_seconds,

@@ -50,14 +50,17 @@ def enqueue(*, kind: str, payload: str, target: str, database: str | None, as_js
 
     The arguments are validated against the function that the app declares. Exit code 2 if they do not fit.
     """
-    app = load_app(target)
-    if database is not None:
-        app.database = database
+    app = load_app(target, database=database)
     app.client = operator()
     log_no_refusals()
     text = sys.stdin.read() if payload == "-" else payload
     options = EnqueueOptions(**{**given, "tags": dict(given["tags"]) or None})
     handle = run(_enqueue(app, kind, text, options))
+    return print_enqueued(handle, as_json=as_json)
+
+
+def print_enqueued(handle: Handle[Any], *, as_json: bool) -> Exit:
+    """The new job, or the one that exists already."""
     if as_json:
         print_json({"job": job_view(without_secrets(handle.job)), "created": handle.created})
     else:

@@ -13,15 +13,15 @@ from uuid import UUID
 import click
 import msgspec
 
-from tenure.client.admin import MANY, DeadLetterFilter, JobFilter
+from tenure.client.admin import MANY, DeadLetterFilter, JobAdmin, JobFilter
 from tenure.client.matching_records import MANY_MAX
 from tenure.errors import InvalidInput, JobNotFound
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
-from tenure.lifecycle.records import Actor, Role
+from tenure.lifecycle.records import Actor, Job, Role
 from tenure.lifecycle.statuses import Status
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import ReadStore
+    from tenure.stores.contract import ReadStore, Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TimeOrAge = datetime | timedelta
@@ -205,6 +205,16 @@ def operator() -> Actor:
     except (KeyError, OSError):
         name = "unknown"
     return Actor(Role.CLIENT, f"cli/{name}")
+
+
+def job_admin(store: Store) -> JobAdmin:
+    """Changes of jobs, recorded for the operator."""
+    return JobAdmin(store, actor=operator())
+
+
+async def read_job(store: Store, given: GivenId) -> Job:
+    """The job of an id or prefix, or JobNotFound."""
+    return await job_admin(store).job(await resolve_id(store, given))
 
 
 async def resolve_time(store: ReadStore, value: TimeOrAge | None) -> datetime | None:

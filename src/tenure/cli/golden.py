@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import GivenId, job_id, operator, resolve_id
+from tenure.cli.database import common_options, in_store, run
+from tenure.cli.filters import GivenId, job_id, read_job
 from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
-from tenure.client.admin import JobAdmin
 from tenure.stores.contract.steps import all_steps
 
 if TYPE_CHECKING:
     from tenure.app import App
+    from tenure.stores.contract import Store
     from tenure.workflow.golden_differences import Difference
     from tenure.workflow.golden_file import GoldenFile
 
@@ -43,7 +43,7 @@ def record(*, database: str, as_json: bool, wanted: GivenId, folder: Path) -> in
     The file is named after the workflow and the run. It contains what the run contains: review it before you publish
     it.
     """
-    recorded = run(_recorded(database, wanted))
+    recorded = in_store(database, lambda store: _recorded(store, wanted))
     path = folder / recorded.file_name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,12 +58,11 @@ def record(*, database: str, as_json: bool, wanted: GivenId, folder: Path) -> in
     return Exit.OK
 
 
-async def _recorded(database: str, wanted: GivenId) -> GoldenFile:
+async def _recorded(store: Store, wanted: GivenId) -> GoldenFile:
     from tenure.workflow.golden_file import golden_file
 
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        return golden_file(job, await all_steps(store, job.id))
+    job = await read_job(store, wanted)
+    return golden_file(job, await all_steps(store, job.id))
 
 
 @golden.command()

@@ -9,18 +9,18 @@ from uuid import UUID
 
 import click
 
-from tenure.cli.bulk import change_each, confirm_jobs, print_each, print_report, require_choice
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.bulk import change_each, change_matching, confirm_jobs, print_each, print_report, require_choice
+from tenure.cli.database import common_options, in_store
 from tenure.cli.enqueue import enqueue
 from tenure.cli.filters import (
     GivenId,
+    job_admin,
     job_filter,
     job_filters,
     job_id,
     many_options,
-    operator,
     page_options,
-    resolve_id,
+    read_job,
 )
 from tenure.cli.groups import CommandGroup
 from tenure.cli.job_output import (
@@ -38,7 +38,6 @@ from tenure.cli.secrets import secret_options
 from tenure.cli.tables import Column
 from tenure.cli.tail import tail
 from tenure.cli.vocabulary import logs_of, print_job_page, print_translated_job, vocabulary_option
-from tenure.client.admin import CancelReport, JobAdmin
 from tenure.errors import JobNotFound
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.executions import Execution
@@ -52,7 +51,7 @@ from tenure.views.redaction import Redaction
 from tenure.vocabularies import vocabulary as vocabulary_named
 
 if TYPE_CHECKING:
-    from tenure.stores.contract import ArtifactRecord, JobPage
+    from tenure.stores.contract import ArtifactRecord, JobPage, Store
 
 
 ARTIFACT_HEADINGS = (
@@ -81,7 +80,8 @@ jobs.add_command(tail)
 @vocabulary_option
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, vocabulary: str | None, **filters: Any) -> int:
     """List jobs, newest first."""
-    page, logs = run(_page(database, with_logs=vocabulary is not None, limit=limit, after=after, **filters))
+    with_logs = vocabulary is not None
+    page, logs = in_store(database, lambda store: _page(store, with_logs, limit=limit, after=after, **filters))
     if vocabulary is not None and (as_json or page.jobs):
         print_job_page(page, logs, vocabulary_named(vocabulary), as_json=as_json)
     elif as_json:
@@ -98,12 +98,11 @@ def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, vocabula
 
 
 async def _page(
-    database: str, *, with_logs: bool, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
+    store: Store, with_logs: bool, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
 ) -> tuple[JobPage, dict[UUID, list[Event]]]:
-    async with opened(database) as store:
-        chosen = await job_filter(store, **filters)
-        page = await store.find(chosen, after=after, limit=limit, newest_first=not oldest_first)
-        return page, await logs_of(store, page.jobs) if with_logs else {}
+    chosen = await job_filter(store, **filters)
+    page = await store.find(chosen, after=after, limit=limit, newest_first=not oldest_first)
+    return page, await logs_of(store, page.jobs) if with_logs else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +157,12 @@ def show(
     if vocabulary is not None:
         if with_provenance:
             raise click.UsageError("--provenance cannot be translated; use it without --vocabulary")
-        job, log = run(_job_and_log(database, wanted))
+        job, log = in_store(database, lambda store: _job_and_log(store, wanted))
         print_translated_job(job, log, vocabulary_named(vocabulary), with_events=with_events, as_json=as_json)
         return Exit.OK
-    details = run(_details(database, wanted, with_events=with_events, with_provenance=with_provenance))
+    details = in_store(
+        database, lambda store: _details(store, wanted, with_events=with_events, with_provenance=with_provenance)
+    )
     if not reveal:
         details = details.redacted(names)
     if as_json:
@@ -171,26 +172,24 @@ def show(
     return Exit.OK
 
 
-async def _job_and_log(database: str, wanted: GivenId) -> tuple[Job, list[Event]]:
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        if not (log := (await logs_of(store, [job])).get(job.id)):
-            raise JobNotFound(job.id)
-        return job, log
+async def _job_and_log(store: Store, wanted: GivenId) -> tuple[Job, list[Event]]:
+    job = await read_job(store, wanted)
+    if not (log := (await logs_of(store, [job])).get(job.id)):
+        raise JobNotFound(job.id)
+    return job, log
 
 
-async def _details(database: str, wanted: GivenId, *, with_events: bool, with_provenance: bool) -> JobDetails:
-    async with opened(database) as store:
-        acting, whole = JobAdmin(store, actor=operator()), await resolve_id(store, wanted)
-        return JobDetails(
-            job=await acting.job(whole),
-            executions=await store.executions(whole),
-            dead_letter=await store.dead_letter(whole),
-            artifacts=await store.artifacts(whole),
-            events=(await store.history([whole]))[whole] if with_events else None,
-            provenance=await acting.provenance(whole) if with_provenance else None,
-            steps=await all_steps(store, whole) if with_events or with_provenance else [],
-        )
+async def _details(store: Store, wanted: GivenId, *, with_events: bool, with_provenance: bool) -> JobDetails:
+    job = await read_job(store, wanted)
+    return JobDetails(
+        job=job,
+        executions=await store.executions(job.id),
+        dead_letter=await store.dead_letter(job.id),
+        artifacts=await store.artifacts(job.id),
+        events=(await store.history([job.id]))[job.id] if with_events else None,
+        provenance=await job_admin(store).provenance(job.id) if with_provenance else None,
+        steps=await all_steps(store, job.id) if with_events or with_provenance else [],
+    )
 
 
 def _details_view(details: JobDetails) -> dict[str, Any]:
@@ -250,19 +249,14 @@ def cancel(
     """
     require_choice(ids, filters, every=every, flag="--all-matching")
     if ids:
-        results = run(change_each(database, ids, lambda acting, one: acting.cancel(one, hard=hard, reason=reason)))
+        results = change_each(database, ids, lambda acting, one: acting.cancel(one, hard=hard, reason=reason))
         return print_each(results, _cancelled_line, _cancelled_fields, as_json=as_json)
     if not yes:
         confirm_jobs("cancel", database, LIVE, filters)
-    report = run(_cancel_many(database, hard=hard, reason=reason, limit=limit, **filters))
+    how: dict[str, Any] = {"hard": hard, "reason": reason, "limit": limit}
+    report = change_matching(database, job_filter, filters, lambda acting, wanted: acting.cancel_many(wanted, **how))
     changed = f"{report.cancelled:,} cancelled, {report.requested:,} asked to stop"
     return print_report(report, changed, as_json=as_json)
-
-
-async def _cancel_many(database: str, *, hard: bool, reason: str, limit: int, **filters: Any) -> CancelReport:
-    async with opened(database) as store:
-        wanted = await job_filter(store, **filters)
-        return await JobAdmin(store, actor=operator()).cancel_many(wanted, hard=hard, reason=reason, limit=limit)
 
 
 def _cancelled_line(job_id: UUID, job: Job) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from pathlib import Path
 
 from tenure.observe.log_format import TextFormatter, log_to_standard_error
@@ -10,8 +12,9 @@ from tenure.observe.log_format import TextFormatter, log_to_standard_error
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def configure_logging(level: str, *, as_json: bool, color: bool) -> None:
-    """Log to standard error."""
+def configure_logging(level: str, *, as_json: bool) -> None:
+    """Log to standard error, in color on a terminal."""
+    color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     log_to_standard_error(level.upper(), "json" if as_json else "color" if color else "text")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -11,7 +10,7 @@ from uuid import UUID
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, in_store, run
 from tenure.cli.filters import operator
 from tenure.cli.groups import CommandGroup
 from tenure.cli.outbox_webhooks import add, remove, test
@@ -69,7 +68,7 @@ def endpoints(*, database: str, as_json: bool) -> int:
     async def read(store: Store) -> Any:
         return await store.outbox.endpoints(), await store.outbox.depth()
 
-    known, depth = run(_with(database, read))
+    known, depth = in_store(database, read)
     if as_json:
         print_json({"endpoints": known, "depth": depth})
         return Exit.OK
@@ -98,7 +97,7 @@ def endpoints(*, database: str, as_json: bool) -> int:
 @common_options
 def subscriptions(*, database: str, as_json: bool) -> int:
     """List the topics and filters of the endpoints."""
-    known = run(_with(database, lambda store: store.outbox.endpoints()))
+    known = in_store(database, lambda store: store.outbox.endpoints())
     found = [subscription for one in known for subscription in one.subscriptions]
     if as_json:
         print_json({"subscriptions": found})
@@ -129,7 +128,7 @@ def ls(
 ) -> int:
     """List messages in the order of sequences, without their bodies."""
     wanted = MessageFilter(endpoint=endpoint, topic=topic, aggregate=aggregate, state=state)
-    found = run(_with(database, lambda store: store.outbox.messages(wanted, after=after, limit=limit)))
+    found = in_store(database, lambda store: store.outbox.messages(wanted, after=after, limit=limit))
     rows = [(str(one.id), one.sequence, one.topic, one.aggregate, _written(one)) for one in found]
     if as_json:
         names = ("id", "sequence", "topic", "aggregate", "at")
@@ -161,7 +160,7 @@ def show(*, database: str, as_json: bool, message: UUID, with_body: bool, names:
         hidden = Redaction(frozenset(names)) if job is None else Redaction.of(job, names)
         return found, hidden, await store.outbox.pending(found.sequence), await store.outbox.deliveries(found.sequence)
 
-    if (read_back := run(_with(database, read))) is None:
+    if (read_back := in_store(database, read)) is None:
         print_error(f"message {message} is not in the outbox; list messages with: tenure outbox ls")
         return Exit.PROBLEMS
     found, hidden, pending, made = read_back
@@ -192,13 +191,9 @@ def _resolving(name: str, how: Any, help_text: str) -> None:
     @click.argument("endpoint")
     @click.argument("sequences", nargs=-1, type=int)
     def resolve(*, database: str, as_json: bool, endpoint: str, sequences: tuple[int, ...]) -> int:
-        count = run(
-            _with(
-                database,
-                lambda store: store.outbox.resolve(
-                    endpoint, how=how, sequences=list(sequences) or None, actor=operator()
-                ),
-            )
+        wanted = list(sequences) or None
+        count = in_store(
+            database, lambda store: store.outbox.resolve(endpoint, how=how, sequences=wanted, actor=operator())
         )
         if as_json:
             print_json({"endpoint": endpoint, how: count})
@@ -218,7 +213,7 @@ _resolving("discard", "discarded", "Mark dead letters of ENDPOINT as handled: al
 def replay(*, database: str, as_json: bool, endpoint: str, since: datetime) -> int:
     """Deliver to ENDPOINT again, in order, all messages since a time that it subscribes to."""
     at = since.replace(tzinfo=UTC)
-    count = run(_with(database, lambda store: store.outbox.replay(endpoint, since=at, actor=operator())))
+    count = in_store(database, lambda store: store.outbox.replay(endpoint, since=at, actor=operator()))
     if as_json:
         print_json({"endpoint": endpoint, "replayed": count})
     else:
@@ -232,7 +227,7 @@ def replay(*, database: str, as_json: bool, endpoint: str, since: datetime) -> i
 @click.option("--because", default="disabled by an operator", show_default=True, help="The reason.")
 def disable(*, database: str, as_json: bool, endpoint: str, because: str) -> int:
     """Deliver nothing more to ENDPOINT. What comes in stays pending."""
-    done = run(_with(database, lambda store: store.outbox.disable(endpoint, because=because, actor=operator())))
+    done = in_store(database, lambda store: store.outbox.disable(endpoint, because=because, actor=operator()))
     return _changed(endpoint, "disabled", done=done, as_json=as_json)
 
 
@@ -241,7 +236,7 @@ def disable(*, database: str, as_json: bool, endpoint: str, because: str) -> int
 @click.argument("endpoint")
 def enable(*, database: str, as_json: bool, endpoint: str) -> int:
     """Deliver to ENDPOINT again, beginning with what is pending."""
-    done = run(_with(database, lambda store: store.outbox.enable(endpoint, actor=operator())))
+    done = in_store(database, lambda store: store.outbox.enable(endpoint, actor=operator()))
     return _changed(endpoint, "enabled", done=done, as_json=as_json)
 
 
@@ -278,8 +273,3 @@ def run_processor(*, app_name: str, once: bool) -> int:
 
     run(deliver())
     return Exit.OK
-
-
-async def _with(database: str, work: Callable[[Store], Awaitable[Any]]) -> Any:
-    async with opened(database) as store:
-        return await work(store)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, in_store, run
 from tenure.cli.filters import operator
 from tenure.cli.output import Exit, print_error, print_json, print_line
 from tenure.seams import SYSTEM
@@ -52,13 +52,12 @@ def add(
         SubscriptionRecord(endpoint=name, topic=topic, filters=filters, block_seconds=block_seconds) for topic in topics
     ]
 
-    async def put() -> EndpointRecord:
-        async with opened(database) as store:
-            return await store.outbox.put_endpoint(
-                name, kind="webhook", config=encoded.decode(), subscriptions=subscriptions, actor=operator()
-            )
-
-    endpoint = run(put())
+    endpoint = in_store(
+        database,
+        lambda store: store.outbox.put_endpoint(
+            name, kind="webhook", config=encoded.decode(), subscriptions=subscriptions, actor=operator()
+        ),
+    )
     if as_json:
         print_json({"endpoint": endpoint})
     else:
@@ -71,12 +70,7 @@ def add(
 @click.argument("name")
 def remove(*, database: str, as_json: bool, name: str) -> int:
     """Remove an endpoint and what it has yet to receive. The record of its deliveries stays."""
-
-    async def delete() -> bool:
-        async with opened(database) as store:
-            return await store.outbox.delete_endpoint(name, actor=operator())
-
-    removed = run(delete())
+    removed = in_store(database, lambda store: store.outbox.delete_endpoint(name, actor=operator()))
     if as_json:
         print_json({"endpoint": name, "removed": removed})
     elif removed:
@@ -91,17 +85,11 @@ def remove(*, database: str, as_json: bool, name: str) -> int:
 @click.argument("name")
 def test(*, database: str, as_json: bool, name: str) -> int:
     """Send a test message to a webhook, once. Nothing of it is stored."""
-
-    async def send() -> Delivered | Undelivered | None:
-        async with opened(database) as store:
-            known = {one.name: one for one in await store.outbox.endpoints()}
-        endpoint = known.get(name)
-        return await _send(endpoint) if endpoint is not None and endpoint.kind == "webhook" else None
-
-    outcome = run(send())
-    if outcome is None:
+    known = {one.name: one for one in in_store(database, lambda store: store.outbox.endpoints())}
+    if name not in known or known[name].kind != "webhook":
         print_error(f"there is no webhook {name!r}; see: tenure outbox endpoints")
         return Exit.PROBLEMS
+    outcome = run(_send(known[name]))
     reason = getattr(outcome, "reason", None)
     if as_json:
         print_json({"endpoint": name, "delivered": reason is None, "status": outcome.status, "reason": reason})

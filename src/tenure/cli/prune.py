@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options_but_app, opened, run
-from tenure.cli.filters import operator, time_or_age
+from tenure.cli.database import common_options_but_app, in_store
+from tenure.cli.filters import job_admin, time_or_age
 from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
-from tenure.client.admin import JobAdmin, PruneReport
+from tenure.client.admin import PruneReport
 from tenure.lifecycle.retention import DAY_SECONDS, Retention
 from tenure.lifecycle.statuses import DEAD_LETTERED, TERMINAL
+from tenure.stores.contract import Store
 from tenure.stores.database_url import shown_url
 
 STATUSES = sorted(status.value for status in TERMINAL)
@@ -50,7 +51,9 @@ def prune(*, database: str, as_json: bool, app_name: str | None, dry_run: bool, 
     if app_name is not None and any(ages.values()):
         raise click.UsageError("--app uses the ages of the app's retention; leave the other options out")
     with progress(as_json=as_json) as display:
-        report = run(_prune(database, retention, kinds=ages["kinds"], dry_run=dry_run, display=display))
+        report = in_store(
+            database, lambda store: _prune(store, retention, kinds=ages["kinds"], dry_run=dry_run, display=display)
+        )
     if as_json:
         print_json({"database": shown_url(database), "removed": report})
     else:
@@ -78,18 +81,16 @@ def _retention(
 
 
 async def _prune(
-    database: str, retention: Retention, *, kinds: Sequence[str], dry_run: bool, display: ProgressDisplay
+    store: Store, retention: Retention, *, kinds: Sequence[str], dry_run: bool, display: ProgressDisplay
 ) -> PruneReport:
-    async with opened(database) as store:
-        admin = JobAdmin(store, actor=operator())
-        planned = await admin.prune(retention, kinds=kinds, dry_run=True)
-        if dry_run:
-            return planned
+    planned = await job_admin(store).prune(retention, kinds=kinds, dry_run=True)
+    if dry_run:
+        return planned
 
-        async def show(report: PruneReport) -> None:
-            display.show(f"{report.total:,} of about {planned.total:,}", min(report.total / max(planned.total, 1), 1.0))
+    async def show(report: PruneReport) -> None:
+        display.show(f"{report.total:,} of about {planned.total:,}", min(report.total / max(planned.total, 1), 1.0))
 
-        return await admin.prune(retention, kinds=kinds, after_batch=show)
+    return await job_admin(store).prune(retention, kinds=kinds, after_batch=show)
 
 
 def _print(report: PruneReport) -> None:

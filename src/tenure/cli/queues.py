@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, in_store
 from tenure.cli.filters import operator
 from tenure.cli.groups import CommandGroup
 from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
@@ -65,7 +64,7 @@ def queues() -> None:
 @common_options
 def ls(*, database: str, as_json: bool) -> int:
     """List the queues that are paused or have limits."""
-    known = run(_with(database, lambda store: store.queues.known()))
+    known = in_store(database, lambda store: store.queues.known())
     if as_json:
         print_json({"queues": known})
     elif known:
@@ -101,7 +100,7 @@ def set_(*, database: str, as_json: bool, queue: str, fair: bool | None, **limit
         given["fair"] = fair
     if not given:
         raise click.UsageError("give a limit to change: --concurrency, --key-concurrency, --rate, --key-rate or --fair")
-    _print_queue(run(_with(database, lambda store: _changed(store, queue, given))), as_json=as_json)
+    _print_queue(in_store(database, lambda store: _changed(store, queue, given)), as_json=as_json)
     return Exit.OK
 
 
@@ -115,7 +114,7 @@ async def _changed(store: Store, name: str, given: dict[str, Any]) -> QueueRecor
 @click.argument("queue")
 def pause(*, database: str, as_json: bool, queue: str) -> int:
     """Stop claims from QUEUE. Running jobs continue, and jobs can still be enqueued."""
-    _print_queue(run(_with(database, lambda store: store.queues.pause(queue, actor=operator()))), as_json=as_json)
+    _print_queue(in_store(database, lambda store: store.queues.pause(queue, actor=operator())), as_json=as_json)
     return Exit.OK
 
 
@@ -124,7 +123,7 @@ def pause(*, database: str, as_json: bool, queue: str) -> int:
 @click.argument("queue")
 def resume(*, database: str, as_json: bool, queue: str) -> int:
     """Resume claims from QUEUE. Its limits stay."""
-    record = run(_with(database, lambda store: store.queues.resume(queue, actor=operator())))
+    record = in_store(database, lambda store: store.queues.resume(queue, actor=operator()))
     if record is None:
         print_error(_NOT_CONFIGURED.format(queue))
         return Exit.PROBLEMS
@@ -137,7 +136,7 @@ def resume(*, database: str, as_json: bool, queue: str) -> int:
 @click.argument("queue")
 def forget(*, database: str, as_json: bool, queue: str) -> int:
     """Remove all limits of QUEUE, and resume it if it is paused."""
-    removed = run(_with(database, lambda store: store.queues.forget(queue, actor=operator())))
+    removed = in_store(database, lambda store: store.queues.forget(queue, actor=operator()))
     if as_json:
         print_json({"queue": queue, "forgotten": removed})
     elif removed:
@@ -145,11 +144,6 @@ def forget(*, database: str, as_json: bool, queue: str) -> int:
     else:
         print_error(_NOT_CONFIGURED.format(queue))
     return Exit.OK if removed else Exit.PROBLEMS
-
-
-async def _with(database: str, work: Callable[[Store], Awaitable[Any]]) -> Any:
-    async with opened(database) as store:
-        return await work(store)
 
 
 def _print_queue(record: QueueRecord, *, as_json: bool) -> None:

@@ -6,15 +6,15 @@ from datetime import datetime
 
 import click
 
-from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import GivenId, TimeOrAge, job_id, operator, resolve_id, resolve_time, time_or_age
+from tenure.cli.database import common_options, in_store
+from tenure.cli.filters import GivenId, TimeOrAge, job_id, read_job, resolve_time, time_or_age
 from tenure.cli.job_output import print_events, print_job
 from tenure.cli.output import Exit, counted, print_error, print_json, print_line
 from tenure.cli.secrets import secret_options
 from tenure.cli.tables import format_value
-from tenure.client.admin import JobAdmin
 from tenure.lifecycle.fold import contents_of, fold
 from tenure.lifecycle.records import Event, Job
+from tenure.stores.contract import Store
 from tenure.views.jobs import job_view, record_view
 from tenure.views.redaction import Redaction
 
@@ -44,7 +44,7 @@ def replay(
     """
     if at is not None and rev is not None:
         raise click.UsageError("--at and --rev cannot be combined")
-    job, events, time = run(_read(database, wanted, at))
+    job, events, time = in_store(database, lambda store: _read(store, wanted, at))
     until = [event for event in events if (time is None or event.at <= time) and (rev is None or event.rev <= rev)]
     if not until or (rev is not None and until[-1].rev != rev):
         print_error(
@@ -70,7 +70,6 @@ def replay(
     return Exit.OK
 
 
-async def _read(database: str, wanted: GivenId, at: TimeOrAge | None) -> tuple[Job, list[Event], datetime | None]:
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        return job, (await store.history([job.id]))[job.id], await resolve_time(store, at)
+async def _read(store: Store, wanted: GivenId, at: TimeOrAge | None) -> tuple[Job, list[Event], datetime | None]:
+    job = await read_job(store, wanted)
+    return job, (await store.history([job.id]))[job.id], await resolve_time(store, at)

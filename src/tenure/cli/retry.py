@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
-from tenure.cli.bulk import change_each, confirm_jobs, print_each, print_report, require_choice
-from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import GivenId, job_filter, job_filters, job_id, many_options, operator
-from tenure.client.admin import JobAdmin, RedriveReport
+from tenure.cli.bulk import change_each, change_matching, confirm_jobs, print_each, print_report, require_choice
+from tenure.cli.database import common_options
+from tenure.cli.filters import GivenId, job_filter, job_filters, job_id, many_options
 from tenure.client.redrive import REDRIVABLE
 
 if TYPE_CHECKING:
@@ -33,25 +33,26 @@ def retry(
     """
     require_choice(ids, filters, every=every, flag="--all-matching")
     if ids:
-        results = run(change_each(database, ids, lambda acting, one: acting.redrive(one)))
-        return print_each(results, _retried_line, retried_fields, as_json=as_json)
+        results = change_each(database, ids, lambda acting, one: acting.redrive(one))
+        return print_each(results, retried_line("retried"), retried_fields, as_json=as_json)
     if not yes:
         confirm_jobs("retry", database, REDRIVABLE, filters)
-    report = run(_retry_many(database, limit=limit, **filters))
+    report = change_matching(
+        database, job_filter, filters, lambda acting, wanted: acting.retry_many(wanted, limit=limit)
+    )
     changed = f"{report.redriven:,} retried, {report.already_redriven:,} retried before"
     return print_report(report, changed, as_json=as_json)
 
 
-async def _retry_many(database: str, *, limit: int, **filters: Any) -> RedriveReport:
-    async with opened(database) as store:
-        wanted = await job_filter(store, **filters)
-        return await JobAdmin(store, actor=operator()).retry_many(wanted, limit=limit)
+def retried_line(verb: str) -> Callable[[UUID, EnqueueResult], str]:
+    """Prints a job that was retried or redriven."""
 
+    def line(job_id: UUID, result: EnqueueResult) -> str:
+        if result.created:
+            return f"{job_id} {verb} as {result.job.id}"
+        return f"{job_id} was {verb} before as {result.job.id}, which is {result.job.status}"
 
-def _retried_line(job_id: UUID, result: EnqueueResult) -> str:
-    if result.created:
-        return f"{job_id} retried as {result.job.id}"
-    return f"{job_id} was retried before as {result.job.id}, which is {result.job.status}"
+    return line
 
 
 def retried_fields(result: EnqueueResult) -> dict[str, Any]:

@@ -6,18 +6,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from tenure.cli.database import common_options, opened, run
-from tenure.cli.filters import GivenId, job_id, operator, resolve_id
+from tenure.cli.database import common_options, in_store, run
+from tenure.cli.enqueue import print_enqueued
+from tenure.cli.filters import GivenId, job_id, operator, read_job
 from tenure.cli.output import Exit, counted, print_json, print_line
 from tenure.cli.secrets import without_secrets
-from tenure.client.admin import JobAdmin
 from tenure.client.forks import fork_run
 from tenure.errors import InvalidInput
 from tenure.lifecycle.budgets import Budget, budget_of
 from tenure.lifecycle.json_text import parse
 from tenure.lifecycle.records import Job
 from tenure.seams import SYSTEM
-from tenure.stores.contract import EnqueueResult
+from tenure.stores.contract import EnqueueResult, Store
 from tenure.views.jobs import job_view
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def fork(
     **given: Any,
 ) -> int:
     """Go on with an ended or parked run as a new run that reuses its recorded steps."""
-    old, enqueued = run(_fork(database, wanted, replace=dict(replace), budget=_budget(budget), **given))
+    given |= {"replace": dict(replace), "budget": _budget(budget)}
+    old, enqueued = in_store(database, lambda store: _fork(store, wanted, **given))
     if as_json:
         print_json({"job": job_view(without_secrets(enqueued.job)), "created": enqueued.created, "forked_from": old.id})
     else:
@@ -80,10 +81,9 @@ def fork(
     return Exit.OK
 
 
-async def _fork(database: str, wanted: GivenId, **given: Any) -> tuple[Job, EnqueueResult]:
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        return job, await fork_run(store, job, actor=operator(), seams=SYSTEM, **given)
+async def _fork(store: Store, wanted: GivenId, **given: Any) -> tuple[Job, EnqueueResult]:
+    job = await read_job(store, wanted)
+    return job, await fork_run(store, job, actor=operator(), seams=SYSTEM, **given)
 
 
 def _budget(limits: tuple[tuple[str, float], ...]) -> Budget | None:
@@ -117,8 +117,8 @@ def start_plan(
     """
     from tenure.cli.app_loader import load_app
 
-    app = load_app(target)
-    app.database, app.client = database or app.database, operator()
+    app = load_app(target, database=database)
+    app.client = operator()
     plan = parse(file.read(), where="plan")
     in_file = plan.pop("goal", None) if isinstance(plan, dict) else None
     goal = in_file if goal is None else goal
@@ -127,11 +127,7 @@ def start_plan(
     if dry_run:
         return _checked(app, goal, plan, as_json=as_json)
     handle = run(_start_plan(app, goal, plan, {**given, "budget": _budget(budget)}))
-    if as_json:
-        print_json({"job": job_view(without_secrets(handle.job)), "created": handle.created})
-    else:
-        print_line(f"{handle.id} {'enqueued' if handle.created else f'was there already and is {handle.job.status}'}")
-    return Exit.OK
+    return print_enqueued(handle, as_json=as_json)
 
 
 def _checked(app: App, goal: str, plan: Any, *, as_json: bool) -> int:

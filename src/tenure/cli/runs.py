@@ -8,15 +8,16 @@ from uuid import UUID
 import click
 import msgspec
 
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, in_store
 from tenure.cli.filters import (
     PAGE_MAX,
     GivenId,
+    job_admin,
     job_filter,
     job_filters,
     job_id,
-    operator,
     page_options,
+    read_job,
     resolve_id,
 )
 from tenure.cli.groups import CommandGroup
@@ -34,14 +35,13 @@ from tenure.cli.run_output import (
 )
 from tenure.cli.run_starts import fork, start_plan
 from tenure.cli.secrets import secret_options
-from tenure.client.admin import JobAdmin
 from tenure.client.forks import continued_by
 from tenure.lifecycle.json_text import load, parse
 from tenure.lifecycle.provenance import unread_signals
 from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE
 from tenure.lifecycle.steps import StepRecord
-from tenure.stores.contract import JobFilter, ReadStore
+from tenure.stores.contract import JobFilter, ReadStore, Store
 from tenure.stores.contract.steps import all_steps
 from tenure.views.jobs import job_view, record_view
 from tenure.views.runs import RunVersions, distinct_facts, run_versions
@@ -58,7 +58,7 @@ def runs() -> None:
 @page_options
 def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filters: Any) -> int:
     """List runs, newest first: jobs that have recorded steps."""
-    found, cursor = run(_runs(database, limit=limit, after=after, **filters))
+    found, cursor = in_store(database, lambda store: _runs(store, limit=limit, after=after, **filters))
     if as_json:
         print_json({"runs": [job_view(job, content=False) for job in found], "after": cursor})
     elif found:
@@ -71,22 +71,21 @@ def ls(*, database: str, as_json: bool, limit: int, after: UUID | None, **filter
 
 
 async def _runs(
-    database: str, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
+    store: Store, *, limit: int, after: UUID | None, oldest_first: bool, **filters: Any
 ) -> tuple[list[Job], UUID | None]:
     """The next runs that match, and where to continue."""
-    async with opened(database) as store:
-        wanted = await job_filter(store, **filters)
-        found: list[Job] = []
-        while True:
-            page = await store.find(wanted, after=after, limit=PAGE_MAX, newest_first=not oldest_first)
-            for job in page.jobs:
-                if len(found) == limit:
-                    return found, found[-1].id
-                if job.attempt and await store.steps(job.id, limit=1):
-                    found.append(job)
-            if page.after is None:
-                return found, None
-            after = page.after
+    wanted = await job_filter(store, **filters)
+    found: list[Job] = []
+    while True:
+        page = await store.find(wanted, after=after, limit=PAGE_MAX, newest_first=not oldest_first)
+        for job in page.jobs:
+            if len(found) == limit:
+                return found, found[-1].id
+            if job.attempt and await store.steps(job.id, limit=1):
+                found.append(job)
+        if page.after is None:
+            return found, None
+        after = page.after
 
 
 @runs.command()
@@ -96,7 +95,7 @@ def versions(*, database: str, as_json: bool) -> int:
 
     A patch can be removed from the code once no live run takes the old way and none has yet to decide.
     """
-    found = run(_versions(database))
+    found = in_store(database, _versions)
     if as_json:
         patches = [{**msgspec.structs.asdict(one), "removable": one.removable} for one in found.patches]
         print_json({"versions": found.versions, "patches": patches})
@@ -110,17 +109,16 @@ def versions(*, database: str, as_json: bool) -> int:
     return Exit.OK
 
 
-async def _versions(database: str) -> RunVersions:
-    async with opened(database) as store:
-        live: list[tuple[Job, list[StepRecord]]] = []
-        after: UUID | None = None
-        while True:
-            page = await store.find(JobFilter(statuses=tuple(LIVE)), after=after, limit=PAGE_MAX)
-            # Of each run only what is counted: results can be large.
-            live += [(job, distinct_facts(await all_steps(store, job.id))) for job in page.jobs if job.attempt]
-            if page.after is None:
-                return run_versions(live)
-            after = page.after
+async def _versions(store: Store) -> RunVersions:
+    live: list[tuple[Job, list[StepRecord]]] = []
+    after: UUID | None = None
+    while True:
+        page = await store.find(JobFilter(statuses=tuple(LIVE)), after=after, limit=PAGE_MAX)
+        # Of each run only what is counted: results can be large.
+        live += [(job, distinct_facts(await all_steps(store, job.id))) for job in page.jobs if job.attempt]
+        if page.after is None:
+            return run_versions(live)
+        after = page.after
 
 
 @runs.command()
@@ -133,7 +131,7 @@ def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...
     Values of fields like password, token and authorization, and of those that the declaration calls secret, are hidden,
     in arguments, results, errors and the state.
     """
-    details = run(_details(database, wanted))
+    details = in_store(database, lambda store: _details(store, wanted))
     if not reveal:
         details = details.redacted(names)
     if as_json:
@@ -143,20 +141,19 @@ def show(*, database: str, as_json: bool, wanted: GivenId, names: tuple[str, ...
     return Exit.OK
 
 
-async def _details(database: str, wanted: GivenId) -> RunDetails:
-    async with opened(database) as store:
-        job = await JobAdmin(store, actor=operator()).job(await resolve_id(store, wanted))
-        steps, events = await all_steps(store, job.id), (await store.history([job.id]))[job.id]
-        return RunDetails(
-            job=job,
-            steps=steps,
-            children=await _children(store, job.id),
-            unread_signals=list(unread_signals(events, steps)),
-            waits_for=waits_for(job, events),
-            state=await store.run_state(job.id),
-            budget=await store.budget(job.id),
-            continued_by=[one async for one in continued_by(store, job)],
-        )
+async def _details(store: Store, wanted: GivenId) -> RunDetails:
+    job = await read_job(store, wanted)
+    steps, events = await all_steps(store, job.id), (await store.history([job.id]))[job.id]
+    return RunDetails(
+        job=job,
+        steps=steps,
+        children=await _children(store, job.id),
+        unread_signals=list(unread_signals(events, steps)),
+        waits_for=waits_for(job, events),
+        state=await store.run_state(job.id),
+        budget=await store.budget(job.id),
+        continued_by=[one async for one in continued_by(store, job)],
+    )
 
 
 async def _children(store: ReadStore, parent_id: UUID) -> list[Job]:
@@ -189,18 +186,12 @@ def _view(details: RunDetails) -> dict[str, Any]:
 @click.option("--request-id", metavar="TEXT", help="Repeated with the same id, the command sends one signal.")
 def signal(*, database: str, as_json: bool, wanted: GivenId, name: str, value: str, request_id: str | None) -> int:
     """Send a run a signal, with a value in JSON (null by default)."""
-    job = run(_signal(database, wanted, name, parse(value, where="value"), request_id=request_id))
-    if as_json:
-        print_json({"id": job.id, "status": job.status, "rev": job.rev})
-    else:
-        print_line(f"{job.id} was sent {name}")
-    return Exit.OK
+    content = parse(value, where="value")
 
+    async def send(store: Store) -> Job:
+        return await job_admin(store).signal(await resolve_id(store, wanted), name, content, request_id=request_id)
 
-async def _signal(database: str, wanted: GivenId, name: str, value: object, *, request_id: str | None) -> Job:
-    async with opened(database) as store:
-        whole = await resolve_id(store, wanted)
-        return await JobAdmin(store, actor=operator()).signal(whole, name, value, request_id=request_id)
+    return _print_changed(in_store(database, send), f"was sent {name}", as_json=as_json)
 
 
 @runs.command()
@@ -208,17 +199,19 @@ async def _signal(database: str, wanted: GivenId, name: str, value: object, *, r
 @click.argument("wanted", metavar="ID", type=job_id)
 def unpin(*, database: str, as_json: bool, wanted: GivenId) -> int:
     """Let workers with any version of the code continue a parked run."""
-    job = run(_unpin(database, wanted))
+
+    async def release(store: Store) -> Job:
+        return await job_admin(store).unpin(await resolve_id(store, wanted))
+
+    return _print_changed(in_store(database, release), "is unpinned", as_json=as_json)
+
+
+def _print_changed(job: Job, change: str, *, as_json: bool) -> int:
     if as_json:
         print_json({"id": job.id, "status": job.status, "rev": job.rev})
     else:
-        print_line(f"{job.id} is unpinned")
+        print_line(f"{job.id} {change}")
     return Exit.OK
-
-
-async def _unpin(database: str, wanted: GivenId) -> Job:
-    async with opened(database) as store:
-        return await JobAdmin(store, actor=operator()).unpin(await resolve_id(store, wanted))
 
 
 for command in (fork, start_plan):

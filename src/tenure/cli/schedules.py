@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options, common_options_but_app, opened, run
+from tenure.cli.database import common_options, common_options_but_app, in_store
 from tenure.cli.filters import operator
 from tenure.cli.groups import CommandGroup
 from tenure.cli.logging_setup import log_no_refusals
@@ -52,7 +52,7 @@ def schedules() -> None:
 @common_options
 def ls(*, database: str, as_json: bool) -> int:
     """List the schedules."""
-    found = run(_with(database, lambda all_schedules: all_schedules.list()))
+    found = _with(database, lambda all_schedules: all_schedules.list())
     if as_json:
         print_json({"schedules": [schedule_view(record) for record in found]})
     elif found:
@@ -67,7 +67,7 @@ def ls(*, database: str, as_json: bool) -> int:
 @click.argument("name")
 def show(*, database: str, as_json: bool, name: str) -> int:
     """Show one schedule."""
-    _print_one(run(_with(database, lambda all_schedules: all_schedules.get(name))), as_json=as_json)
+    _print_one(_with(database, lambda all_schedules: all_schedules.get(name)), as_json=as_json)
     return Exit.OK
 
 
@@ -116,14 +116,14 @@ def put(
         if target is None or kind is None:
             raise click.UsageError("--app and --kind must be given together")
         call = _call(target, kind, payload or "{}", given)
-        record = run(_with(database, lambda all_schedules: _put_call(all_schedules, name, call, given)))
+        record = _with(database, lambda all_schedules: _put_call(all_schedules, name, call, given))
     else:
         if payload is not None:
             parse(payload, where="payload")
             given["payload"] = payload
         if not given:
             raise click.UsageError("give an option to change: --cron, --timezone, --missed, --payload, …")
-        record = run(_with(database, lambda all_schedules: all_schedules.edit(name, **given)))
+        record = _with(database, lambda all_schedules: all_schedules.edit(name, **given))
     _print_one(record, as_json=as_json)
     return Exit.OK
 
@@ -160,7 +160,7 @@ async def _put_call(
 @click.argument("name")
 def pause(*, database: str, as_json: bool, name: str) -> int:
     """Pause the schedule NAME. Due times that pass until it is resumed are skipped."""
-    _print_one(run(_with(database, lambda all_schedules: all_schedules.pause(name))), as_json=as_json)
+    _print_one(_with(database, lambda all_schedules: all_schedules.pause(name)), as_json=as_json)
     return Exit.OK
 
 
@@ -169,7 +169,7 @@ def pause(*, database: str, as_json: bool, name: str) -> int:
 @click.argument("name")
 def resume(*, database: str, as_json: bool, name: str) -> int:
     """Resume the schedule NAME at its next due time."""
-    _print_one(run(_with(database, lambda all_schedules: all_schedules.resume(name))), as_json=as_json)
+    _print_one(_with(database, lambda all_schedules: all_schedules.resume(name)), as_json=as_json)
     return Exit.OK
 
 
@@ -181,7 +181,7 @@ def rm(*, database: str, as_json: bool, name: str) -> int:
 
     The next worker restores a schedule that its app declares: pause it instead.
     """
-    run(_with(database, lambda all_schedules: all_schedules.remove(name)))
+    _with(database, lambda all_schedules: all_schedules.remove(name))
     if as_json:
         print_json({"name": name, "removed": True})
     else:
@@ -194,7 +194,7 @@ def rm(*, database: str, as_json: bool, name: str) -> int:
 @click.argument("name")
 def trigger(*, database: str, as_json: bool, name: str) -> int:
     """Enqueue the job of NAME now. Its due times do not change."""
-    added = run(_with(database, lambda all_schedules: all_schedules.trigger(name)))
+    added = _with(database, lambda all_schedules: all_schedules.trigger(name))
     if as_json:
         print_json({"name": name, "job": added.job.id, "created": added.created, "status": added.job.status})
     elif added.created:
@@ -241,7 +241,7 @@ def next_(
             "--timezone needs --cron; change the time zone of a schedule with `tenure schedules put`"
         )
     else:
-        times = run(_with_store(database, lambda store: _times(store, str(name), begin, count)))
+        times = in_store(database, lambda store: _times(store, str(name), begin, count))
     _print_times(times, as_json=as_json)
     return Exit.OK
 
@@ -274,20 +274,14 @@ def _print_times(times: list[datetime], *, as_json: bool) -> None:
         print_line("no further due times")
 
 
-async def _with(database: str, work: Callable[[AppSchedules], Awaitable[T]]) -> T:
-    return await _with_store(database, lambda store: work(_schedules(store)))
+def _with(database: str, work: Callable[[AppSchedules], Awaitable[T]]) -> T:
+    async def within(store: Store) -> T:
+        async def opened_store() -> Store:
+            return store
 
+        return await work(AppSchedules(opened_store, operator()))
 
-async def _with_store(database: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    async with opened(database) as store:
-        return await work(store)
-
-
-def _schedules(store: Store) -> AppSchedules:
-    async def opened_store() -> Store:
-        return store
-
-    return AppSchedules(opened_store, operator())
+    return in_store(database, within)
 
 
 def _row(record: ScheduleRecord) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, in_store
 from tenure.cli.output import Exit, counted, print_json, print_line, print_table, rich_table
 from tenure.cli.tables import Column, Heading
 from tenure.cli.version_skew import SkewedKind, skewed_kinds
@@ -60,8 +60,8 @@ def stats(*, database: str, as_json: bool, watch: float | None) -> int:
     if watch is not None and as_json:
         raise click.UsageError("--json and --watch cannot be combined")
     if watch is not None:
-        run(_watch(database, watch))
-    found = run(_read(database))
+        in_store(database, lambda store: _watch(store, watch))
+    found = in_store(database, _read)
     if as_json:
         view = {"unknown_arguments": found.skewed, "outbox": found.depth, "undelivered": found.undelivered}
         print_json({"database": shown_url(database), **stats_view(found.current), **view})
@@ -79,28 +79,22 @@ class Reading(NamedTuple):
     undelivered: Sequence[str]
 
 
-async def _read(database: str) -> Reading:
-    async with opened(database) as store:
-        return await _read_store(store)
-
-
-async def _read_store(store: Store) -> Reading:
+async def _read(store: Store) -> Reading:
     depth = await store.outbox.depth()
     problems = [finding.message for finding in undelivered(depth, await store.outbox.endpoints())]
     return Reading(await store.stats(), await skewed_kinds(store), depth, problems)
 
 
-async def _watch(database: str, seconds: float) -> NoReturn:
+async def _watch(store: Store, seconds: float) -> NoReturn:
     from rich.console import Console
 
     console = Console(highlight=False)
-    async with opened(database) as store:
-        await (_redraw(store, seconds, console) if console.is_terminal else _repeat(store, seconds))
+    await (_redraw(store, seconds, console) if console.is_terminal else _repeat(store, seconds))
 
 
 async def _repeat(store: Store, seconds: float) -> NoReturn:
     while True:
-        _print(await _read_store(store))
+        _print(await _read(store))
         print_line("")
         await SYSTEM.clock.sleep(seconds)
 
@@ -110,7 +104,7 @@ async def _redraw(store: Store, seconds: float, console: Console) -> NoReturn:
 
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_drawn(console.width, await _read_store(store)), refresh=True)
+            live.update(_drawn(console.width, await _read(store)), refresh=True)
             await SYSTEM.clock.sleep(seconds)
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import click
 import msgspec
 
-from tenure.cli.database import common_options, opened, run
+from tenure.cli.database import common_options, in_store
 from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
 from tenure.errors import RowPoisoned
 from tenure.lifecycle.content import StoredContent
@@ -70,26 +70,14 @@ def verify(*, database: str, as_json: bool, max_problems: int) -> int:
     Exit code 1 if anything differs.
     """
     with progress(as_json=as_json) as display:
-        result = run(_verify(database, display, problems_max=max_problems))
+        result = in_store(database, lambda store: verify_store(store, display, problems_max=max_problems))
     if as_json:
         fields = {"complete": result.complete, "jobs": result.jobs, "events": result.events}
         fields["later_events"] = result.later_events
-        print_json(
-            {
-                "database": shown_url(database),
-                "ok": not result.problems,
-                **fields,
-                "problems": result.problems,
-            }
-        )
+        print_json({"database": shown_url(database), "ok": not result.problems, **fields, "problems": result.problems})
     else:
         _print(result)
     return Exit.PROBLEMS if result.problems else Exit.OK
-
-
-async def _verify(database: str, display: ProgressDisplay, *, problems_max: int) -> VerifyResult:
-    async with opened(database) as store:
-        return await verify_store(store, display, problems_max=problems_max)
 
 
 async def verify_store(store: Store, display: ProgressDisplay, *, problems_max: int) -> VerifyResult:

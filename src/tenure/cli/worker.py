@@ -136,15 +136,12 @@ def worker(
     if (target is None) == (app is None):
         raise click.UsageError("name the app once: tenure worker MODULE:APP, such as shop.jobs:app or shop/jobs.py:app")
     options = WorkerCommandOptions(target=target or app or "", as_json=as_json or log_format == "json", **given)
-    color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    configure_logging(options.log_level, as_json=options.as_json, color=color)
+    configure_logging(options.log_level, as_json=options.as_json)
     if processes > 1 and supervised is None:
         from tenure.cli.worker_processes import supervise
 
         return run(supervise(options, processes))
-    loaded = load_app(options.target)
-    if options.database is not None:
-        loaded.database = options.database
+    loaded = load_app(options.target, database=options.database)
     reduce_garbage_collection()
     supervisor = None if supervised is None else ControlChannel(supervised, SYSTEM)
     return run(_run_worker(loaded, options, supervisor, with_details=not no_details))
