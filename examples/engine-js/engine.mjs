@@ -9,6 +9,7 @@
 import { randomBytes } from "node:crypto";
 
 const CONNECT_AGAIN_MS = 500;
+const RESULT_LENGTH_MAX = 1_000_000; // Bytes. A larger message would close the socket.
 const FINAL = new Set(["unknown_kinds", "invalid_message"]); // Errors that the next connection would meet as well.
 
 export function runEngine({ url, handlers, token = process.env.TENURE_TOKEN, engineId, capacity = 4 }) {
@@ -41,10 +42,13 @@ export function runEngine({ url, handlers, token = process.env.TENURE_TOKEN, eng
     try {
       const { signal } = held.abort;
       const result = await handlers[job.kind]({ payload: job.payload, progress, signal, trace, job });
+      const length = Buffer.byteLength(JSON.stringify(result ?? null));
+      if (length > RESULT_LENGTH_MAX) throw Object.assign(new Error(`a result of ${length} bytes`), { permanent: true });
       if (holds()) report("job_complete", job, { trace, result: result ?? null });
     } catch (error) {
-      const { name: type = "Error", message = String(error), stack: traceback } = error ?? {};
-      const facts = { type, message: message.slice(0, 16_000), traceback: traceback?.slice(0, 16_000) };
+      const text = (value) => String(value).slice(0, 16_000);
+      const { name, message = error, stack = null } = error ?? {};
+      const facts = { type: text(name || "Error"), message: text(message), traceback: stack && text(stack) };
       if (holds()) report("job_failed", job, { trace, error: facts, action: error?.permanent ? "fail" : "retry" });
     }
     if (holds()) running.delete(job.job_id);
@@ -83,7 +87,9 @@ export function runEngine({ url, handlers, token = process.env.TENURE_TOKEN, eng
     cancel({ job_id, hard }) {
       if (hard) abandon(job_id); // Nothing more of it is recorded. A soft cancel may be ignored.
     },
-    ack({ id }) {
+    ack({ id, outcome, reason }) {
+      const end = unacknowledged.get(id);
+      if (end && outcome !== "recorded") console.error(`end of job ${end.job_id} not recorded (${outcome}): ${reason}`);
       unacknowledged.delete(id);
       endIfStopped();
     },

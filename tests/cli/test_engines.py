@@ -46,12 +46,14 @@ async def test_the_gateway_of_the_guide_serves_an_engine_and_stops_by_a_signal(t
         await asyncio.wait_for(running, 30)
         serving.signal(signal.SIGTERM)
         assert serving.ended() == 0, serving.log
+    # The lines of the HTTP server are not among them.
+    assert "uvicorn" not in serving.log
 
 
 def test_a_gateway_without_tokens_or_remote_jobs_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("import tenure\napp = tenure.App('sqlite:///jobs.db')\n")
     refused = command("engines", "serve", "jobs:app", cwd=tmp_path)
-    assert (refused.code, "make one first" in refused.err) == (2, True)
+    assert (refused.code, "`tenure engines token NAME`" in refused.err) == (2, True)
     line = json.loads(command("engines", "token", "a", "--json").out)["line"]
     (tmp_path / "tokens").write_text(line)
     refused = command("engines", "serve", "jobs:app", "--tokens", "tokens", "--port", "0", cwd=tmp_path)
@@ -62,4 +64,8 @@ def test_a_gateway_without_tokens_or_remote_jobs_does_not_start(tmp_path: Path) 
 
 
 def test_a_token_with_an_invalid_name_is_refused() -> None:
-    assert command("engines", "token", "two words").code == 2
+    refused = command("engines", "token", "two words")
+    assert (refused.code, refused.err) == (
+        2,
+        "tenure: name: 'two words' must be up to 100 letters, digits, dots, hyphens and underscores\n",
+    )

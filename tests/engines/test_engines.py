@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 import tenure
-from tenure.engines.client import Engine, EngineJob, EngineStopped
+from tenure.engines.client import Engine, EngineJob
 from tenure.engines.protocol import SUBPROTOCOL
 from tenure.lifecycle.statuses import DEAD_LETTERED, FAILED, Status
 from tests.support.engine_server import ServedGateway, served
@@ -103,19 +104,6 @@ async def test_the_python_engine_goes_on_with_its_jobs_after_a_gateway_restart(a
     assert (await until(app, job, Status.SUCCEEDED)).attempt == 1
 
 
-async def test_an_engine_with_a_wrong_token_or_kind_stops_with_the_reason(app: tenure.App) -> None:
-    declare(app)
-    async with served(app) as at:
-        stranger = Engine(at.socket_url, token="wrong", engine_id="py")
-        stranger.handles("render")(None)  # type: ignore[arg-type]
-        with pytest.raises(EngineStopped, match="refused the engine"):
-            await asyncio.wait_for(stranger.run(), LIMIT_SECONDS)
-        engine = python_engine(at)
-        engine.handles("unheard")(None)  # type: ignore[arg-type]
-        with pytest.raises(EngineStopped, match="unheard"):
-            await asyncio.wait_for(engine.run(), LIMIT_SECONDS)
-
-
 @asynccontextmanager
 async def process(*command: str, token: str) -> AsyncIterator[asyncio.subprocess.Process]:
     child = await asyncio.create_subprocess_exec(
@@ -129,14 +117,22 @@ async def process(*command: str, token: str) -> AsyncIterator[asyncio.subprocess
         await child.wait()
 
 
+NO_NODE = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+PROGRAMS = {
+    "javascript": ("node", "--experimental-websocket", str(EXAMPLES / "engine-js" / "render.mjs")),
+    "python": (sys.executable, str(EXAMPLES / "engine.py")),
+}
+
+
 @pytest.mark.requirement("EH-01")
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-async def test_the_javascript_engine_runs_jobs(app: tenure.App) -> None:
+@pytest.mark.parametrize("language", ["python", pytest.param("javascript", marks=NO_NODE)])
+async def test_the_example_engine_runs_jobs(app: tenure.App, language: str) -> None:
     render = declare(app)
-    script = str(EXAMPLES / "engine-js" / "render.mjs")
-    async with served(app) as at, process("node", "--experimental-websocket", script, at.socket_url, token=at.token):
+    async with served(app) as at, process(*PROGRAMS[language], at.socket_url, token=at.token):
+        bad = await render.enqueue("")
         handles = [await render.enqueue(str(number)) for number in range(10)]
         assert [await one.result(timeout_seconds=60) for one in handles] == [f"{number}.png" for number in range(10)]
+        assert "the scene has no name" in ((await until(app, bad, FAILED)).error or "")
     types = [event.type.value for event in await log_of(app, handles[0])]
     assert types == ["enqueued", "claimed", "acked", "started", "progress", "succeeded"]
 

@@ -6,20 +6,22 @@ import asyncio
 import json
 import shutil
 import signal
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tenure
-from tenure.engines.client import Engine, EngineJob
-from tenure.engines.protocol import EngineMessage, JobAck, JobStarted
+from tenure.engines.client import Engine, EngineJob, EngineStopped
+from tenure.engines.protocol import CancelJob, EngineMessage, JobAck, JobDispatch, JobStarted, Welcome
 from tenure.lifecycle.statuses import RUNNING
 from tests.engines.test_engines import process, running
 from tests.support.command import tenure as command
 from tests.support.databases import Database
 from tests.support.engine_server import served
-from tests.support.engine_socket import LIMIT_SECONDS, declare, log_of, until
+from tests.support.engine_socket import LIMIT_SECONDS, connected, declare, log_of, opened_gateway, until
 from tests.support.load_balancer import balanced
 from tests.support.running_command import Started, started
 
@@ -66,6 +68,110 @@ async def test_a_start_that_was_lost_with_the_connection_is_reported_on_the_next
             release.set()
             assert await job.result(timeout_seconds=LIMIT_SECONDS) == "kept"
     assert [event.type.value for event in await log_of(app, job)].count("claimed") == 1
+
+
+@pytest.mark.requirement("EH-01")
+async def test_an_engine_connects_once_its_load_balancer_has_a_gateway_again(
+    app: tenure.App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a gateway it replies with a status, or closes the connection in the middle of the handshake."""
+    render = declare(app)
+    replies = [
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+        b"",
+        b"HTTP/1.1 502 Bad Gateway\r\n\r\n",
+    ]
+    sent = asyncio.Semaphore(0)
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(replies.pop(0) if replies else b"")
+        writer.close()
+        sent.release()
+
+    balancer = await asyncio.start_server(reply, "127.0.0.1", 0)
+    port = balancer.sockets[0].getsockname()[1]
+    engine = Engine(f"ws://127.0.0.1:{port}/engine", token="tnr_balanced", engine_id="py")
+
+    @engine.handles("render")
+    async def handle(job: EngineJob) -> str:
+        return "fine"
+
+    async with running(engine):
+        for _ in range(4):
+            await asyncio.wait_for(sent.acquire(), LIMIT_SECONDS)
+        balancer.close()
+        async with served(app, port=port, token="tnr_balanced"):
+            assert await (await render.enqueue("intro")).result(timeout_seconds=LIMIT_SECONDS) == "fine"
+            engine.stop()
+    losses = [record for record in caplog.records if "lost or refused" in record.getMessage()]
+    assert [(record.levelname, record.name) for record in losses] == [("WARNING", "tenure.engine")]
+
+
+async def test_an_engine_that_no_gateway_would_accept_stops_with_the_reason(app: tenure.App) -> None:
+    declare(app)
+
+    async def reason(url: str, *kinds: str, token: str) -> str:
+        engine = Engine(url, token=token, engine_id="py")
+        for kind in kinds:
+            engine.handles(kind)(None)  # type: ignore[arg-type]
+        with pytest.raises(EngineStopped) as stopped:
+            await asyncio.wait_for(engine.run(), LIMIT_SECONDS)
+        return str(stopped.value)
+
+    async with served(app) as at:
+        url = at.socket_url
+        assert await reason(url, "render", token="wrong") == (
+            f"{url} refused the engine: its access token is missing or wrong, or the path is not /engine (HTTP 403)"
+        )
+        assert await reason(url, "unheard", token=at.token) == (
+            f"{url} refused the engine: not declared as remote jobs of this app: unheard"
+        )
+        assert "or the path is not /engine (HTTP 403)" in await reason(f"{url}s", "render", token=at.token)
+        assert "ws://127.0.0.1:8080/engine" in await reason(at.url, "render", token=at.token)
+        assert "declare a function" in await reason(url, token=at.token)
+
+
+@pytest.mark.requirement("EH-04")
+async def test_all_jobs_of_an_engine_are_resumed_at_the_same_time(app: tenure.App) -> None:
+    render = declare(app)
+    jobs = await app.enqueue_many(render.request(str(number)) for number in range(200))
+    async with opened_gateway(app) as gateway, connected(gateway, "render", capacity=201) as engine:
+        held = []
+        for _ in jobs:
+            dispatch = await engine.next(JobDispatch)
+            held.append({"job_id": dispatch.job_id, "claim": dispatch.claim})
+        # One of them has ended meanwhile.
+        await app.cancel(jobs[7].id, hard=True)
+        store, calls = gateway.services.store, Counter[str]()
+        gateway.services.store = CountingStore(store, calls)  # type: ignore[assignment]
+        again = connected(gateway, "render", capacity=201, epoch=2, claim=dispatch.claim, jobs=held, wait=False)
+        async with again as engine:
+            kept = {job.job_id for job in (await engine.next(Welcome)).jobs}
+    assert kept == {job.id for job in jobs} - {jobs[7].id}
+    assert (calls["read"], calls["apply"]) <= (2, 6), calls
+
+
+class CountingStore:
+    """Counts the calls of a store."""
+
+    def __init__(self, store: Any, calls: Counter[str]) -> None:
+        self._store, self._calls = store, calls
+
+    def __getattr__(self, name: str) -> Any:
+        self._calls[name] += 1
+        return getattr(self._store, name)
+
+
+async def test_a_connection_keeps_nothing_of_jobs_that_it_has_lost(app: tenure.App) -> None:
+    render = declare(app, on_timeout="fail", timeouts=tenure.Timeouts(claimed_seconds=0.3))
+    async with opened_gateway(app) as gateway, connected(gateway, "render", capacity=3) as engine:
+        for _ in range(3):
+            await render.enqueue("intro")
+            await engine.next(CancelJob)
+        [connection] = gateway.connections
+        assert connection.unfinished == 0
+        assert len(connection._job_locks) == 0
 
 
 def gateway_port(gateway: Started) -> int:

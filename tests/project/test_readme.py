@@ -173,6 +173,7 @@ asyncio.run(main())
 
 def test_every_example_is_run_by_a_test() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {
+        "engine.py",
         "first_steps.py",
         "pay_once.py",
         "receive_webhooks.py",

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from itertools import count
@@ -24,10 +23,12 @@ from uuid import UUID
 
 import msgspec
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidHandshake, WebSocketException
+from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 from websockets.typing import Subprotocol
 
 from tenure.engines.protocol import (
+    ERROR_LENGTH_MAX,
+    MESSAGE_BYTES_MAX,
     SUBPROTOCOL,
     AckMessage,
     CancelJob,
@@ -52,8 +53,20 @@ from tenure.engines.protocol import (
     encode_message,
 )
 from tenure.errors import PermanentError, TenureError
+from tenure.lifecycle.json_text import clean_text, load
+from tenure.observe.log_format import counted
 from tenure.seams import SYSTEM, Seams
+from tenure.workers.execution.outcomes import describe_error
 from tenure.workers.reconnect import ReconnectBackoff
+
+RESULT_BYTES_MAX = MESSAGE_BYTES_MAX - 1000
+LOGGED_LENGTH_MAX = 500
+FINAL_STATUSES = {
+    401: "its access token is missing or wrong",
+    403: "its access token is missing or wrong, or the path is not /engine",
+    404: "there is no gateway at this path",
+}
+"""HTTP statuses that the next connection would be refused with as well."""
 
 log = logging.getLogger("tenure.engine")
 
@@ -103,7 +116,8 @@ class EngineJob:
 
     async def progress(self, percent: int, message: str | None = None) -> None:
         dispatch, number = self.dispatch, self._engine.next_id()
-        report = JobProgress(id=number, job_id=dispatch.job_id, claim=dispatch.claim, percent=percent, message=message)
+        text = None if message is None else clean_text(message)
+        report = JobProgress(id=number, job_id=dispatch.job_id, claim=dispatch.claim, percent=percent, message=text)
         await self._engine.send(report)
 
 
@@ -139,7 +153,8 @@ class Engine:
         """Ends of jobs, which are sent again after a reconnect until the gateway has recorded them."""
         self._socket: EngineSocket | None = None
         self._stopping = asyncio.Event()
-        self.draining = False
+        self._backoff = ReconnectBackoff(seams)
+        self._is_loss_logged = False
 
     def handles(self, kind: str) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
@@ -156,17 +171,28 @@ class Engine:
         self._stopping.set()
 
     async def run(self) -> None:
-        backoff = ReconnectBackoff(self._seams)
+        """Run jobs until `stop`. EngineStopped: no gateway at this address would accept the engine."""
+        if not self._handlers:
+            raise EngineStopped("the engine handles no kind of job; declare a function with `@engine.handles(kind)`")
         while not self._is_done():
             try:
                 await self._connect()
-                backoff.reset()
-            except InvalidHandshake as refusal:
-                raise EngineStopped(f"{self._url} refused the engine: {refusal}") from None
+            except InvalidURI as problem:
+                raise EngineStopped(f"{problem}; it must be as ws://127.0.0.1:8080/engine") from None
             except (OSError, WebSocketException) as error:
-                log.info("connection to %s lost, connecting again: %s", self._url, error)
+                # A load balancer whose gateways restart replies with a status, too.
+                status = error.response.status_code if isinstance(error, InvalidStatus) else 0
+                if (refusal := FINAL_STATUSES.get(status)) is not None:
+                    raise EngineStopped(f"{self._url} refused the engine: {refusal} (HTTP {status})") from None
+                self._lost(str(error) or type(error).__name__)
             if not self._is_done():
-                await backoff.wait()
+                await self._backoff.wait()
+
+    def _lost(self, reason: str) -> None:
+        """Log the loss of a connection, once until there is another."""
+        level = logging.DEBUG if self._is_loss_logged else logging.WARNING
+        self._is_loss_logged = True
+        log.log(level, "connection to %s lost or refused, connecting again: %s", self._url, reason)
 
     def _is_done(self) -> bool:
         return self._stopping.is_set() and not self._jobs and not self._unacknowledged
@@ -179,9 +205,10 @@ class Engine:
             if isinstance(welcome, ErrorMessage):
                 if welcome.code in ("unknown_kinds", "invalid_message"):
                     raise EngineStopped(f"{self._url} refused the engine: {welcome.message}")
+                self._lost(f"{welcome.message} ({welcome.code})")
                 return
             if not isinstance(welcome, Welcome):
-                log.warning("%s sent a message before its welcome, connecting again", self._url)
+                self._lost("the first message was no welcome")
                 return
             await self._welcomed(socket, welcome)
             await self._serve(socket, welcome.heartbeat_seconds)
@@ -206,6 +233,9 @@ class Engine:
         kept = {held.job_id for held in welcome.jobs}
         for job_id in [job_id for job_id in self._tasks if job_id not in kept]:
             self._abandon(job_id)
+        self._backoff.reset()
+        self._is_loss_logged = False
+        log.info("engine %s connected to %s with %s", self._engine_id, self._url, counted(len(kept), "running job"))
         # A start may have been lost with the last connection. Sent again, it changes nothing.
         started = [job.started for job in self._jobs.values() if job.started is not None]
         unacknowledged = list(self._unacknowledged.values())
@@ -252,13 +282,16 @@ class Engine:
                 case CancelJob(job_id=job_id):
                     if (job := self._jobs.get(job_id)) is not None:
                         job.cancel_requested.set()
-                case AckMessage(id=number):
-                    self._unacknowledged.pop(number, None)
-                case GatewayDrain():
-                    self.draining = True
+                case AckMessage(id=number) as ack:
+                    end = self._unacknowledged.pop(number, None)
+                    if end is not None and ack.outcome != "recorded":
+                        log.warning("end of job %s not recorded (%s): %s", end.job_id, ack.outcome, ack.reason)
+                case GatewayDrain(reason=reason):
+                    log.info("no more jobs from %s: %s", self._url, reason)
                 case ErrorMessage(code=code, message=message):
-                    log.info("the gateway ends the connection (%s): %s", code, message)
+                    self._lost(f"{message} ({code})")
                     return
+        self._lost("the gateway closed the socket")
 
     def _take(self, dispatch: JobDispatch) -> None:
         self._claim = max(self._claim, dispatch.claim)
@@ -284,14 +317,16 @@ class Engine:
                     about["trace"] = job.trace = trace
                 job.started = JobStarted(id=self.next_id(), **about)
                 await self.send(job.started)
-                result = await self._handlers[job.dispatch.kind](job)
-            end = JobComplete(id=self.next_id(), result=msgspec.Raw(msgspec.json.encode(result)), **about)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is reported
-            text = "".join(traceback.format_exception(error))[-16_000:]
-            facts = EngineError(type(error).__name__, str(error)[:16_000], text)
+                result = _encoded(await self._handlers[job.dispatch.kind](job))
+            end = JobComplete(id=self.next_id(), result=result, **about)
+        except (Exception, asyncio.CancelledError) as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # The lease is lost, or the program ends.
             action: FailedAction = "fail" if isinstance(error, PermanentError) else "retry"
+            facts = _described(error)
+            log.warning(
+                "job %s (%s) failed (%s: %s)", job.id, job.dispatch.kind, facts.type, facts.message[:LOGGED_LENGTH_MAX]
+            )
             end = JobFailedMessage(id=self.next_id(), error=facts, action=action, **about)
         self._unacknowledged[end.id] = end
         self._jobs.pop(job.id, None)
@@ -311,3 +346,15 @@ class Engine:
         if self._socket is not None:
             with contextlib.suppress(OSError, WebSocketException):
                 await self._socket.send(encode_message(message))
+
+
+def _encoded(result: Any) -> msgspec.Raw:
+    text = msgspec.json.encode(result)
+    if len(text) > RESULT_BYTES_MAX:
+        raise PermanentError(f"the result has {len(text)} bytes of JSON, and a message has room for {RESULT_BYTES_MAX}")
+    return msgspec.Raw(text)
+
+
+def _described(error: BaseException) -> EngineError:
+    facts = load(describe_error(error))
+    return EngineError(facts["type"], facts["message"][:ERROR_LENGTH_MAX], facts["traceback"][-ERROR_LENGTH_MAX:])

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from tenure.engines.outcomes import ENGINE_STOPS
 from tenure.engines.protocol import (
@@ -35,8 +35,8 @@ from tenure.engines.protocol import (
     encode_message,
 )
 from tenure.engines.services import ConnectionServices, Socket, SocketClosed, dispatch_message, record_unheld
-from tenure.engines.session import EngineLease, SessionKeys, resume_lease
-from tenure.errors import InvalidInput, RequestIdReused, StoreUnavailable, TenureError
+from tenure.engines.session import EngineLease, SessionKeys, resume_leases
+from tenure.errors import InvalidInput, RequestIdReused, TenureError
 from tenure.lifecycle.records import Job, Role
 from tenure.lifecycle.statuses import CLAIMED, LEASED
 from tenure.observe.log_context import job_fields
@@ -58,7 +58,6 @@ CLOSE_SECONDS_MAX = 1.0
 ENDS = JobComplete, JobFailedMessage
 LEASE_LOST = "the lease is lost; another attempt continues the job"
 
-T = TypeVar("T")
 log = logging.getLogger("tenure.engines")
 
 
@@ -81,13 +80,13 @@ class EngineConnection:
         self.leases = LeaseRegistry()
         self._held: dict[UUID, EngineLease] = {}
         self._claim = hello.claim
-        self._has_backlog = False
+        self._has_backlog = self._is_claiming = False
         self._outgoing: asyncio.Queue[GatewayMessage] = asyncio.Queue(2 * hello.capacity + OUTGOING_MARGIN)
         self._credit_changed = asyncio.Event()
         self._ended: asyncio.Future[ConnectionEnded] = asyncio.get_running_loop().create_future()
         self._replies: set[asyncio.Task[None]] = set()
         self._reply_slots = asyncio.Semaphore(REPLIES_AT_ONCE)
-        self._job_locks: dict[UUID, asyncio.Lock] = {}
+        self._job_locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
         self._heard_at_seconds = self._seams.clock.monotonic_seconds()
         self._waits_for_engine = True
         self._is_welcomed = False
@@ -111,6 +110,11 @@ class EngineConnection:
     def unfinished(self) -> int:
         """How many jobs the engine holds and has not finished."""
         return len(self._held)
+
+    @property
+    def is_idle(self) -> bool:
+        """The engine holds no job, and no claim for it is under way."""
+        return not self._held and not self._is_claiming
 
     @property
     def credit(self) -> int:
@@ -140,7 +144,13 @@ class EngineConnection:
             await self._finish([welcome])
             return
         welcome.result()
-        renewer = LeaseRenewer(self._store, self.leases, self._seams, worker=self.engine_id)
+        renewer = LeaseRenewer(
+            self._store,
+            self.leases,
+            self._seams,
+            worker=self.engine_id,
+            availability=self._services.availability,
+        )
         spawn = self._seams.spawn.task
         tasks: set[asyncio.Task[None]] = {
             spawn(renewer.run(), name="tenure-engine-renewer"),
@@ -190,51 +200,45 @@ class EngineConnection:
                 await self._socket.close(code, "" if last is None else last.code)
 
     async def _welcome(self) -> None:
-        kept = [held for held in self._hello.jobs if await self._resume(held)]
+        resumed = await self._services.until_available("resuming jobs of an engine", self._resume)
+        for lease in resumed.values():
+            self._hold(lease)
         settings = self._services.settings
         welcome = Welcome(
             gateway=self._services.name,
             epoch=self.epoch,
             heartbeat_seconds=settings.heartbeat_seconds,
             silence_seconds=settings.silence_seconds,
-            jobs=tuple(kept),
+            jobs=tuple(HeldJob(job_id, lease.claim) for job_id, lease in resumed.items()),
         )
         self._is_welcomed = True
         for message in (welcome, *self._after_welcome):
             self._send(message)
-        facts = (self.engine_id, ", ".join(self._kinds), self._hello.capacity, counted(len(kept), "resumed job"))
+        facts = (self.engine_id, ", ".join(self._kinds), self._hello.capacity, counted(len(resumed), "resumed job"))
         log.info("engine %s connected for %s, capacity %s, %s", *facts)
 
-    async def _resume(self, held: HeldJob) -> bool:
-        lease = await self._until_available(
-            "resuming a job of an engine",
-            lambda: resume_lease(
-                self._store,
-                self._seams,
-                keys=self.keys,
-                job_id=held.job_id,
-                claim=held.claim,
-                epoch=self.epoch,
-                on_interrupt=self._interrupted,
-            ),
+    async def _resume(self) -> dict[UUID, EngineLease]:
+        return await resume_leases(
+            self._store,
+            self._seams,
+            keys=self.keys,
+            claims={held.job_id: held.claim for held in self._hello.jobs},
+            epoch=self.epoch,
+            on_interrupt=self._interrupted,
         )
-        if lease is not None:
-            self._hold(lease)
-        return lease is not None
 
     # From the engine.
 
     async def _receive(self) -> None:
         while True:
             self._waits_for_engine = True
-            text = await self._socket.receive()
-            self._waits_for_engine = False
-            self._heard_at_seconds = self._seams.clock.monotonic_seconds()
             try:
-                message = decode_engine_message(text)
+                message = decode_engine_message(await self._socket.receive())
             except InvalidInput as problem:
                 self.retire("invalid_message", str(problem))
                 return
+            self._waits_for_engine = False
+            self._heard_at_seconds = self._seams.clock.monotonic_seconds()
             await self._reply_slots.acquire()
             reply = self._seams.spawn.task(self._reply(message), name="tenure-engine-reply")
             self._replies.add(reply)
@@ -259,8 +263,6 @@ class EngineConnection:
                 # Messages about one job are recorded in their order.
                 async with self._job_locks.setdefault(message.job_id, asyncio.Lock()):
                     self._send(await self._record(message))
-                if message.job_id not in self._held:
-                    self._job_locks.pop(message.job_id, None)
 
     async def _record(self, message: JobMessage) -> AckMessage:
         lease = self._held.get(message.job_id)
@@ -277,7 +279,7 @@ class EngineConnection:
 
     async def _record_unheld(self, message: JobMessage) -> AckMessage:
         """A message about a job that this connection does not hold: sent again after a reconnect, or too late."""
-        return await self._until_available(
+        return await self._services.until_available(
             "recording a message of an engine",
             lambda: record_unheld(self._services, message, keys=self.keys, epoch=self.epoch),
         )
@@ -312,15 +314,18 @@ class EngineConnection:
             await self._socket.send(encode_message(await self._outgoing.get()))
 
     async def _claim_jobs(self) -> None:
-        settings, backoff = self._services.settings, ReconnectBackoff(self._seams)
-        while True:
-            try:
-                async with self._store.wakeups(settings.queues) as wakeups:
-                    while True:
-                        await self._claim_or_wait(wakeups)
-                        backoff.reset()
-            except TenureError as error:
-                await self._seams.clock.sleep(backoff.failed("claim for an engine", error))
+        settings, backoff = self._services.settings, ReconnectBackoff(self._seams, self._services.availability)
+        try:
+            while True:
+                try:
+                    async with self._store.wakeups(settings.queues) as wakeups:
+                        while True:
+                            await self._claim_or_wait(wakeups)
+                            backoff.reset()
+                except TenureError as error:
+                    await self._seams.clock.sleep(backoff.failed("claim for an engine", error))
+        finally:
+            backoff.end()
 
     async def _claim_or_wait(self, wakeups: Subscription) -> None:
         self._credit_changed.clear()
@@ -330,8 +335,14 @@ class EngineConnection:
             # The engine has work: one claim for the next jobs that it finishes instead of a claim for each.
             self._has_backlog = False
             await self._seams.clock.sleep(CLAIM_PAUSE_SECONDS)
-        elif not await self._claim_once():
-            await wakeups.wait(self._services.settings.poll_seconds)
+        else:
+            self._is_claiming = True
+            try:
+                claimed = await self._claim_once()
+            finally:
+                self._is_claiming = False
+            if not claimed:
+                await wakeups.wait(self._services.settings.poll_seconds)
 
     async def _claim_once(self) -> int:
         """Claim up to the engine's credit, and dispatch. Sent again under the same number until the store replies."""
@@ -349,7 +360,7 @@ class EngineConnection:
         )
         sent_at_seconds = self._seams.clock.monotonic_seconds()
         try:
-            jobs = await self._claimed(request)
+            jobs = await self._services.until_available("claim for an engine", lambda: self._store.claim(request))
         except RequestIdReused:
             # An earlier gateway claimed for this session under this number, with another credit.
             self._claim = number
@@ -363,18 +374,6 @@ class EngineConnection:
             if job.token == request.token and job.status is CLAIMED and job.id not in self._held:
                 await self._dispatch(job, number, sent_at_seconds)
         return len(jobs)
-
-    async def _claimed(self, request: ClaimRequest) -> list[Job]:
-        return await self._until_available("claim for an engine", lambda: self._store.claim(request))
-
-    async def _until_available(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a request until the database replies. Meanwhile the engine waits; its socket stays open."""
-        backoff = ReconnectBackoff(self._seams)
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable as error:
-                await self._seams.clock.sleep(backoff.failed(what, error))
 
     async def _dispatch(self, job: Job, claim: int, sent_at_seconds: float) -> None:
         lease = EngineLease(

@@ -31,8 +31,11 @@ from tenure.workers.completer import Completer
 from tenure.workers.leases import LeaseRegistry
 from tenure.workers.maintenance.recovery import RecoveryWorker
 from tenure.workers.maintenance.service import Maintenance, OpenStore
+from tenure.workers.reconnect import DatabaseAvailability
 
 CLOSE_SECONDS_MAX = 5.0
+REGISTRATION_SECONDS = 10.0
+STOPPING = "this gateway stops; connect to another one"
 
 log = logging.getLogger("tenure.engines")
 
@@ -59,6 +62,7 @@ class Gateway:
         self._middleware = middleware
         # A meter is written by one thread, and maintenance has its own thread.
         self._meter, self._maintenance_meter = Meter(definitions), Meter(definitions)
+        self._availability = DatabaseAvailability(seams)
         self._connections: dict[str, EngineConnection] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._services: ConnectionServices | None = None
@@ -94,7 +98,7 @@ class Gateway:
             maintenance = self._maintenance()
             stack.push_async_callback(maintenance.stop)
             await maintenance.start(in_thread=self.settings.in_thread)
-            completer = Completer(store, self._seams)
+            completer = Completer(store, self._seams, self._availability)
             stack.push_async_callback(completer.close)
             outcomes = EngineOutcomes(
                 completer, self.definitions, self._seams, meter=self._meter, middleware=self._middleware
@@ -110,6 +114,7 @@ class Gateway:
                     count_changes(store, self._meter), self._seams, name=f"{self.name}-connections"
                 ),
                 meter=self._meter,
+                availability=self._availability,
                 name=self.name,
                 code_version=self._version,
             )
@@ -138,12 +143,14 @@ class Gateway:
         kinds = tuple(sorted(kind for kind in set(hello.kinds) if kind in self.definitions))
         earlier = self._connections.get(keys.public_id)
         if self.stopping:
-            await _refuse(socket, "stopping", "this gateway stops; connect to another one")
+            await _refuse(socket, "stopping", STOPPING, hello.engine_id)
         elif len(kinds) < len(set(hello.kinds)):
             unknown = ", ".join(sorted(set(hello.kinds) - set(kinds)))
-            await _refuse(socket, "unknown_kinds", f"not declared as remote jobs of this app: {unknown}")
+            problem = f"not declared as remote jobs of this app: {unknown}"
+            await _refuse(socket, "unknown_kinds", problem, hello.engine_id)
         elif earlier is not None and hello.epoch <= earlier.epoch:
-            await _refuse(socket, "stale_epoch", f"epoch {earlier.epoch} of this session is connected; use a later one")
+            problem = f"epoch {earlier.epoch} of this session is connected; use a later one"
+            await _refuse(socket, "stale_epoch", problem, hello.engine_id)
         else:
             await self._connect(socket, hello, keys, kinds)
 
@@ -170,20 +177,30 @@ class Gateway:
 
     async def _register(self, hello: Hello, kinds: tuple[str, ...]) -> None:
         """Register the engine as a worker, so that `tenure stats` lists it and its kinds count as served."""
-        while True:
-            try:
-                await self.services.store.register(self._record(hello.engine_id, kinds, hello.capacity, hello.version))
-            except TenureError as error:
-                log.warning("registration of engine %s failed, retrying: %s", hello.engine_id, error)
-            await self._seams.clock.sleep(10.0)
+        part = object()
+        try:
+            while True:
+                record = self._record(hello.engine_id, kinds, hello.capacity, hello.version)
+                try:
+                    await self.services.store.register(record)
+                    self._availability.replied(part)
+                except TenureError as error:
+                    self._availability.failed(part, f"registration of engine {hello.engine_id} failed, retrying", error)
+                await self._seams.clock.sleep(REGISTRATION_SECONDS)
+        finally:
+            self._availability.ended(part)
 
     async def stop(self) -> None:
-        """Let engines finish within the grace time, then close their sockets: they resume at another gateway."""
+        """Close the sockets of idle engines at once and of the others within the grace time: they resume at another
+        gateway."""
         self.stopping = True
         for connection in self.connections:
             connection.drain("the gateway stops")
         deadline = self._seams.clock.monotonic_seconds() + self.settings.grace_seconds
-        while self.unfinished and self._seams.clock.monotonic_seconds() < deadline:
+        while self._connections and self._seams.clock.monotonic_seconds() < deadline:
+            for connection in self.connections:
+                if connection.is_idle:
+                    connection.retire("stopping", STOPPING)
             await self._seams.clock.sleep(0.05)
         left = self.unfinished
         if left:
@@ -191,7 +208,7 @@ class Gateway:
                 "gateway %s stopped with %s; engines resume elsewhere", self.name, counted(left, "unfinished job")
             )
         for connection in self.connections:
-            connection.retire("stopping", "this gateway stops; connect to another one")
+            connection.retire("stopping", STOPPING)
         if self._serving:
             await asyncio.wait(self._serving, timeout=CLOSE_SECONDS_MAX)
 
@@ -207,6 +224,7 @@ class Gateway:
             self._seams,
             record=self._record(self.name, tuple(sorted(self.definitions)), queues, self._version),
             scan_seconds=self.settings.scan_seconds,
+            availability=self._availability,
             on_failure=self._failed,
             schedules=self._schedules,
         )
@@ -231,8 +249,8 @@ class Gateway:
         )
 
 
-async def _refuse(socket: Socket, code: ErrorCode, message: str) -> None:
-    log.warning("engine refused (%s): %s", code, message)
+async def _refuse(socket: Socket, code: ErrorCode, message: str, engine_id: str = "without a hello") -> None:
+    log.warning("engine %s refused (%s): %s", engine_id, code, message)
     try:
         await socket.send(encode_message(ErrorMessage(code=code, message=message)))
         await socket.close(4000, code)

@@ -6,12 +6,13 @@ at least every `heartbeat_seconds` of the job.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from tenure.engines.outcomes import Definitions
+from tenure.engines.gateway import STOPPING, Gateway
 from tenure.engines.protocol import (
     CAPACITY_MAX,
     KINDS_MAX,
@@ -22,9 +23,9 @@ from tenure.engines.protocol import (
     Name,
     SessionSecret,
 )
-from tenure.engines.services import ConnectionServices, dispatch_message, record_unheld
-from tenure.engines.session import SessionKeys, resume_lease
-from tenure.errors import InvalidInput
+from tenure.engines.services import dispatch_message, record_unheld
+from tenure.engines.session import EngineLease, SessionKeys, resume_leases
+from tenure.errors import InvalidInput, TenureError
 from tenure.lifecycle.records import Job, Role
 from tenure.lifecycle.statuses import CLAIMED
 from tenure.stores.contract import ClaimRequest
@@ -75,15 +76,25 @@ class PollRenewals(msgspec.Struct, frozen=True):
     jobs: tuple[Renewal, ...]
 
 
+class GatewayStopping(TenureError):
+    """The gateway claims nothing more."""
+
+    def __init__(self) -> None:
+        super().__init__(STOPPING)
+
+
 class LongPoll:
     """Serves the requests of one gateway."""
 
-    def __init__(self, services: ConnectionServices, definitions: Definitions) -> None:
-        self._services, self._definitions = services, definitions
-        self._store, self._seams = services.store, services.seams
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._services = gateway, gateway.services
+        self._store, self._seams = self._services.store, self._services.seams
 
-    async def claim(self, request: PollClaim, *, token_id: str) -> PollJobs:
-        unknown = sorted(set(request.kinds) - set(self._definitions))
+    async def claim(
+        self, request: PollClaim, *, token_id: str, disconnected: Callable[[], Awaitable[bool]]
+    ) -> PollJobs:
+        """Claim jobs, and wait for them. Nothing is claimed for an engine that has disconnected meanwhile."""
+        unknown = sorted(set(request.kinds) - set(self._gateway.definitions))
         if unknown:
             raise InvalidInput("kinds", f"not declared as remote jobs of this app: {', '.join(unknown)}")
         keys = SessionKeys(request.engine_id, request.session, token_id)
@@ -102,6 +113,10 @@ class LongPoll:
         deadline = self._seams.clock.monotonic_seconds() + request.wait_seconds
         async with self._store.wakeups(settings.queues) as wakeups:
             while True:
+                if self._gateway.stopping:
+                    raise GatewayStopping
+                if await disconnected():
+                    return PollJobs(())
                 claimed = await self._store.claim(wanted)
                 left = deadline - self._seams.clock.monotonic_seconds()
                 if claimed or left <= 0:
@@ -111,19 +126,19 @@ class LongPoll:
 
     async def renew(self, request: PollRenew, *, token_id: str) -> PollRenewals:
         keys = SessionKeys(request.engine_id, request.session, token_id)
-        return PollRenewals(tuple([await self._renew_one(keys, held) for held in request.jobs]))
-
-    async def _renew_one(self, keys: SessionKeys, held: HeldJob) -> Renewal:
-        lease = await resume_lease(
-            self._store, self._seams, keys=keys, job_id=held.job_id, claim=held.claim, epoch=POLL_EPOCH
-        )
-        if lease is None:
-            return Renewal(str(held.job_id), "lost")
-        return Renewal(str(held.job_id), "renewed", lease.job.cancel_requested)
+        claims = {held.job_id: held.claim for held in request.jobs}
+        leases = await resume_leases(self._store, self._seams, keys=keys, claims=claims, epoch=POLL_EPOCH)
+        return PollRenewals(tuple(_renewal(held, leases.get(held.job_id)) for held in request.jobs))
 
     async def report(self, message: JobMessage, *, keys: SessionKeys) -> AckMessage:
         """Record a message about a job, as over a socket."""
         return await record_unheld(self._services, message, keys=keys, epoch=POLL_EPOCH)
+
+
+def _renewal(held: HeldJob, lease: EngineLease | None) -> Renewal:
+    if lease is None or lease.claim != held.claim:
+        return Renewal(str(held.job_id), "lost")
+    return Renewal(str(held.job_id), "renewed", lease.job.cancel_requested)
 
 
 def _dispatched(claimed: list[Job], request: ClaimRequest, number: int) -> PollJobs:

@@ -6,6 +6,7 @@ add some.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from tenure.errors import InvalidInput
-from tenure.lifecycle.json_text import parse
+from tenure.lifecycle.json_text import clean_text, parse
 from tenure.lifecycle.size_limits import PROGRESS_LENGTH_MAX
 
 SUBPROTOCOL = "tenure.v1"
@@ -96,12 +97,15 @@ class JobComplete(JobReport, frozen=True, tag="job_complete", kw_only=True):
     result: msgspec.Raw
 
 
+ERROR_LENGTH_MAX = 16_000
+
+
 class EngineError(msgspec.Struct, frozen=True):
     """An error as the engine reports it."""
 
     type: Name
-    message: Annotated[str, Meta(max_length=16_000)]
-    traceback: Annotated[str, Meta(max_length=16_000)] | None = None
+    message: Annotated[str, Meta(max_length=ERROR_LENGTH_MAX)]
+    traceback: Annotated[str, Meta(max_length=ERROR_LENGTH_MAX)] | None = None
 
 
 class JobFailedMessage(JobReport, frozen=True, tag="job_failed", kw_only=True):
@@ -207,14 +211,43 @@ def encode_message(message: EngineMessage | GatewayMessage) -> str:
 
 
 def decode_engine_message(text: str) -> FromEngine:
-    """The message of an engine. InvalidInput: what is wrong, and where."""
+    """The message of an engine. InvalidInput: what is wrong, and where.
+
+    An end with content that is not valid is a failure of its job: refused, it would be sent again after a reconnect.
+    """
     if len(text) > MESSAGE_BYTES_MAX:
         raise InvalidInput("message", f"has {len(text)} characters, and at most {MESSAGE_BYTES_MAX} are allowed")
-    parse(text, where="message", bytes_max=MESSAGE_BYTES_MAX)
     try:
+        parse(text, where="message", bytes_max=MESSAGE_BYTES_MAX)
         return _from_engine.decode(text)
-    except msgspec.ValidationError as problem:
-        raise InvalidInput("message", str(problem)) from None
+    except msgspec.ValidationError as error:
+        problem = InvalidInput("message", str(error))
+    except InvalidInput as error:
+        problem = error
+    if (failure := _invalid_end(text, problem)) is None:
+        raise problem
+    return failure
+
+
+class _End(msgspec.Struct, frozen=True):
+    """What has to be valid in an end, so that it counts."""
+
+    type: Literal["job_complete", "job_failed"]
+    id: MessageId
+    job_id: UUID
+    claim: ClaimNumber
+    action: FailedAction = "retry"
+
+
+def _invalid_end(text: str, problem: InvalidInput) -> JobFailedMessage | None:
+    """The failure that stands for an end which is not valid. None: the message is no end."""
+    try:
+        end = msgspec.convert(json.loads(text), _End)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return None
+    error = EngineError("InvalidMessage", clean_text(f"{end.type} is not valid: {problem}")[:ERROR_LENGTH_MAX])
+    action = "fail" if end.type == "job_complete" else end.action
+    return JobFailedMessage(id=end.id, job_id=end.job_id, claim=end.claim, error=error, action=action)
 
 
 def decode_gateway_message(text: str | bytes) -> FromGateway:

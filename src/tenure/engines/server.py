@@ -59,6 +59,7 @@ async def serve_gateway(gateway: Gateway, tokens: EngineTokens, *, host: str, po
         ws_max_size=MESSAGE_BYTES_MAX,
         ws_max_queue=UNREAD_MESSAGES_MAX,
         log_config=None,
+        log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=CLOSE_SECONDS_MAX,
         lifespan="off",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -10,11 +11,15 @@ from tenure.engines.outcomes import EngineOutcomes
 from tenure.engines.protocol import AckMessage, JobDispatch, JobMessage
 from tenure.engines.session import SessionKeys, unheld_lease
 from tenure.engines.settings import GatewaySettings
+from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Job
 from tenure.observe.meter import Meter
 from tenure.seams import Seams
 from tenure.stores.contract import Store
 from tenure.workers.maintenance.recovery import RecoveryWorker
+from tenure.workers.reconnect import DatabaseAvailability, ReconnectBackoff
+
+T = TypeVar("T")
 
 
 class SocketClosed(Exception):
@@ -45,11 +50,28 @@ class ConnectionServices:
         outcomes: EngineOutcomes,
         recovery: RecoveryWorker,
         meter: Meter,
+        availability: DatabaseAvailability,
         name: str,
         code_version: str | None,
     ) -> None:
         self.store, self.seams, self.settings, self.name = store, seams, settings, name
         self.outcomes, self.recovery, self.meter, self.code_version = outcomes, recovery, meter, code_version
+        self.availability = availability
+
+    async def until_available(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a request until the database replies. Meanwhile the engine waits; its socket stays open."""
+        backoff = ReconnectBackoff(self.seams, self.availability)
+        try:
+            while True:
+                try:
+                    reply = await ask()
+                except StoreUnavailable as error:
+                    await self.seams.clock.sleep(backoff.failed(what, error))
+                else:
+                    backoff.reset()
+                    return reply
+        finally:
+            backoff.end()
 
 
 async def record_unheld(

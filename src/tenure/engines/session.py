@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -110,47 +110,56 @@ class LeaseReader(ApplyStore, Protocol):
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]: ...
 
 
-async def resume_lease(
+async def resume_leases(
     store: LeaseReader,
     seams: Seams,
     *,
     keys: SessionKeys,
-    job_id: UUID,
-    claim: int,
+    claims: Mapping[UUID, int],
     epoch: int,
     on_interrupt: OnInterrupt | None = None,
-) -> EngineLease | None:
-    """The lease of a job that the session claimed, renewed by a heartbeat. None: the session does not hold the job."""
-    job = (await store.read([job_id])).get(job_id)
+) -> dict[UUID, EngineLease]:
+    """The leases of jobs that the session claimed, renewed by heartbeats. It does not hold the jobs that are missing.
+
+    `claims` has the number of the claim of each job.
+    """
+    resumed: dict[UUID, EngineLease] = {}
+    jobs = await store.read(list(claims)) if claims else {}
     for attempt in range(RESUME_TRIES):
-        if job is None or not job.leased:
-            return None
         sent_at_seconds = seams.clock.monotonic_seconds()
-        # Unless the heartbeat renews the lease, at least half of it remains.
-        lease = EngineLease(
-            msgspec.structs.replace(job, token=keys.lease_token(claim)),
-            keys=keys,
-            claim=claim,
-            epoch=epoch,
-            sent_at_seconds=sent_at_seconds - job.policy.lease_seconds / 2,
-            on_interrupt=on_interrupt,
-        )
-        request_id = f"{lease.request_id('resume')}.{seams.random.name()}"
-        [outcome] = await store.apply([lease.request(Heartbeat(), request_id)])
-        match outcome:
-            case Applied(renewed=renewed):
-                lease.adopt(outcome.job)
-                if renewed:
-                    lease.renewal_sent(sent_at_seconds)
-                lease.continue_timeout(sent_at_seconds)
-                return lease
-            case Failure(RevisionConflict(current=Job() as current)):
-                job = current
-            case Busy():
-                await seams.clock.sleep(RESUME_PAUSE_SECONDS * 2**attempt)
-            case _:
-                return None
-    return None
+        leases = [
+            EngineLease(
+                msgspec.structs.replace(job, token=keys.lease_token(claims[job.id])),
+                keys=keys,
+                claim=claims[job.id],
+                epoch=epoch,
+                # Unless the heartbeat renews the lease, at least half of it remains.
+                sent_at_seconds=sent_at_seconds - job.policy.lease_seconds / 2,
+                on_interrupt=on_interrupt,
+            )
+            for job in jobs.values()
+            if job.leased
+        ]
+        if not leases:
+            break
+        name = seams.random.name()
+        requests = [lease.request(Heartbeat(), f"{lease.request_id('resume')}.{name}") for lease in leases]
+        jobs, is_busy = {}, False
+        for lease, outcome in zip(leases, await store.apply(requests), strict=True):
+            match outcome:
+                case Applied(renewed=renewed):
+                    lease.adopt(outcome.job)
+                    if renewed:
+                        lease.renewal_sent(sent_at_seconds)
+                    lease.continue_timeout(sent_at_seconds)
+                    resumed[lease.job.id] = lease
+                case Failure(RevisionConflict(current=Job() as current)):
+                    jobs[current.id] = current
+                case Busy(job=job):
+                    jobs[job.id], is_busy = job, True
+        if is_busy:
+            await seams.clock.sleep(RESUME_PAUSE_SECONDS * 2**attempt)
+    return resumed
 
 
 def unheld_lease(job: Job, *, keys: SessionKeys, claim: int, epoch: int) -> EngineLease:

@@ -12,7 +12,8 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.seams import Seams
 
-_LINE = re.compile(r"(?P<name>[\w.-]{1,100}) (?P<digest>[0-9a-f]{64})")
+_NAME = r"[\w.-]{1,100}"
+_LINE = re.compile(rf"(?P<name>{_NAME}) (?P<digest>[0-9a-f]{{64}})")
 
 
 class EngineToken(msgspec.Struct, frozen=True):
@@ -29,9 +30,10 @@ class EngineToken(msgspec.Struct, frozen=True):
 
 def new_token(name: str, seams: Seams) -> tuple[str, EngineToken]:
     """A random token and what a gateway keeps of it. InvalidInput: the name is not valid."""
+    if re.fullmatch(_NAME, name) is None:
+        raise InvalidInput("name", f"{name!r} must be up to 100 letters, digits, dots, hyphens and underscores")
     text = f"tnr_{seams.random.token().hex}{seams.random.token().hex}"
-    [token] = parse_tokens([f"{name} {_digest(text)}"])
-    return text, token
+    return text, EngineToken(name, _digest(text))
 
 
 def parse_tokens(lines: Iterable[str]) -> tuple[EngineToken, ...]:
@@ -43,7 +45,9 @@ def parse_tokens(lines: Iterable[str]) -> tuple[EngineToken, ...]:
             continue
         match = _LINE.fullmatch(text)
         if match is None:
-            raise InvalidInput("tokens", f"line {number} is not `name digest`; make one with `tenure engines token`")
+            raise InvalidInput(
+                "tokens", f"line {number} is not `name digest`; make one with `tenure engines token NAME`"
+            )
         found.append(EngineToken(match["name"], match["digest"]))
     return tuple(found)
 
@@ -54,7 +58,10 @@ class EngineTokens:
     def __init__(self, tokens: Iterable[EngineToken]) -> None:
         self._tokens = tuple(tokens)
         if not self._tokens:
-            raise InvalidInput("tokens", "there are none, so that no engine could connect; make one first")
+            raise InvalidInput(
+                "tokens",
+                "there are none: make one with `tenure engines token NAME`, and put its line into the token file",
+            )
 
     def name_of(self, text: str | None) -> str | None:
         """The name of this token; None if it is not one of them. Takes the same time for every wrong token."""

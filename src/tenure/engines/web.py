@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tenure.engines.gateway import Gateway
-from tenure.engines.long_poll import LongPoll, PollClaim, PollRenew, PollRequest
+from tenure.engines.long_poll import GatewayStopping, LongPoll, PollClaim, PollRenew, PollRequest
 from tenure.engines.protocol import MESSAGE_BYTES_MAX, SUBPROTOCOL, JobMessage, decode_engine_message
 from tenure.engines.services import SocketClosed
 from tenure.engines.session import SessionKeys
@@ -23,6 +23,7 @@ from tenure.errors import InvalidInput, RequestIdReused, StoreUnavailable
 from tenure.lifecycle.json_text import parse
 
 UNAUTHORISED_CLOSE = 4401
+WRONG_TOKEN = "the access token is missing or wrong"
 SECONDARY_TOKEN = "bearer."
 """A browser cannot set headers: there the token is a second subprotocol, `bearer.TOKEN`."""
 
@@ -39,13 +40,9 @@ def engine_app(gateway: Gateway, tokens: EngineTokens) -> Starlette:
             Route("/engine/claim", endpoints.claim, methods=["POST"]),
             Route("/engine/renew", endpoints.renew, methods=["POST"]),
             Route("/engine/report", endpoints.report, methods=["POST"]),
-            Route("/health", _health),
+            Route("/health", endpoints.health),
         ],
     )
-
-
-async def _health(_: Request) -> Response:
-    return Response("ok\n", media_type="text/plain")
 
 
 class _Refused(Exception):
@@ -62,23 +59,30 @@ class _Endpoints:
         offered = websocket.scope.get("subprotocols", [])
         token_id = self._tokens.name_of(_socket_token(websocket, offered))
         if token_id is None or SUBPROTOCOL not in offered:
-            log.warning("engine refused: %s", "the token is wrong" if token_id is None else f"it needs {SUBPROTOCOL}")
+            problem = f"it does not offer the subprotocol {SUBPROTOCOL}" if token_id else WRONG_TOKEN
+            log.warning("engine at %s refused: %s", _address(websocket), problem)
             await websocket.close(UNAUTHORISED_CLOSE)
             return
         await websocket.accept(SUBPROTOCOL)
         await self._gateway.serve(_WebSocketTransport(websocket), token_id=token_id)
 
+    async def health(self, _: Request) -> Response:
+        """Whether a load balancer should send engines here."""
+        stopping = self._gateway.stopping
+        return Response("stopping\n" if stopping else "ok\n", 503 if stopping else 200, media_type="text/plain")
+
     async def claim(self, request: Request) -> Response:
-        return await self._answer(request, self._claim)
+        async def claimed(body: str, token_id: str) -> msgspec.Struct:
+            wanted = _decoded(body, PollClaim)
+            return await self._poll.claim(wanted, token_id=token_id, disconnected=request.is_disconnected)
+
+        return await self._answer(request, claimed)
 
     async def renew(self, request: Request) -> Response:
         return await self._answer(request, self._renew)
 
     async def report(self, request: Request) -> Response:
         return await self._answer(request, self._report)
-
-    async def _claim(self, body: str, token_id: str) -> msgspec.Struct:
-        return await self._poll.claim(_decoded(body, PollClaim), token_id=token_id)
 
     async def _renew(self, body: str, token_id: str) -> msgspec.Struct:
         return await self._poll.renew(_decoded(body, PollRenew), token_id=token_id)
@@ -91,13 +95,14 @@ class _Endpoints:
 
     @property
     def _poll(self) -> LongPoll:
-        return LongPoll(self._gateway.services, self._gateway.definitions)
+        return LongPoll(self._gateway)
 
     async def _answer(self, request: Request, answer: Callable[[str, str], Awaitable[msgspec.Struct]]) -> Response:
         try:
             token_id = self._tokens.name_of(_bearer(request.headers.get("authorization")))
             if token_id is None:
-                raise _Refused(401, "the access token is missing or wrong")
+                log.warning("engine at %s refused: %s", _address(request), WRONG_TOKEN)
+                raise _Refused(401, WRONG_TOKEN)
             found = await answer(await _body(request), token_id)
         except _Refused as refusal:
             return _problem(refusal.status, str(refusal))
@@ -105,7 +110,7 @@ class _Endpoints:
             return _problem(409, f"this claim number was used with other values: {refusal}")
         except InvalidInput as refusal:
             return _problem(422, str(refusal))
-        except StoreUnavailable as refusal:
+        except (StoreUnavailable, GatewayStopping) as refusal:
             return _problem(503, str(refusal))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
@@ -121,7 +126,9 @@ class _WebSocketTransport:
         if message["type"] == "websocket.disconnect":
             raise SocketClosed(f"socket closed with code {message.get('code')}")
         text = message.get("text")
-        return text if isinstance(text, str) else "null"
+        if not isinstance(text, str):
+            raise InvalidInput("message", "must be a text frame")
+        return text
 
     async def send(self, text: str) -> None:
         try:
@@ -139,6 +146,11 @@ class _WebSocketTransport:
 def _socket_token(websocket: WebSocket, offered: list[str]) -> str | None:
     second = next((one.removeprefix(SECONDARY_TOKEN) for one in offered if one.startswith(SECONDARY_TOKEN)), None)
     return _bearer(websocket.headers.get("authorization")) or second
+
+
+def _address(connection: HTTPConnection) -> str:
+    client = connection.client
+    return "an unknown address" if client is None else f"{client.host}:{client.port}"
 
 
 def _bearer(header: str | None) -> str | None:

@@ -55,6 +55,11 @@ class DatabaseAvailability:
         if is_last:
             log.info("database available again after %.1f s", seconds)
 
+    def ended(self, part: object) -> None:
+        """The part has ended, also while the database is unavailable."""
+        with self._lock:
+            self._failing.discard(part)
+
 
 class ReconnectBackoff:
     """Exponential waits with jitter. `reset` is called when the database has replied."""
@@ -89,6 +94,10 @@ class ReconnectBackoff:
     def reset(self) -> None:
         self._mean_seconds = self._seconds_min
         self._availability.replied(self)
+
+    def end(self) -> None:
+        """There is no further try, also if the database is unavailable."""
+        self._availability.ended(self)
 
 
 class StartWait:

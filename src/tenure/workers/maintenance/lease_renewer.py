@@ -56,9 +56,12 @@ class LeaseRenewer:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        while True:
-            self._timer.reset()
-            await self._timer.wait(await self.renew())
+        try:
+            while True:
+                self._timer.reset()
+                await self._timer.wait(await self.renew())
+        finally:
+            self._availability.ended(self)
 
     async def check_deadlines(self) -> None:
         """Interrupt attempts at their deadlines, until cancelled; also while a heartbeat waits for its reply."""
@@ -76,19 +79,25 @@ class LeaseRenewer:
     async def watch_changes(self) -> None:
         """Refresh the leased jobs whenever another client has changed one, until cancelled."""
         backoff = ReconnectBackoff(self._seams, self._availability)
-        while True:
-            try:
-                async with self._store.wakeups((worker_wakeup(self._worker),)) as wakeups:
-                    # A change before the subscription woke nothing.
+        try:
+            while True:
+                try:
+                    await self._refresh_when_woken(backoff)
+                except TenureError as error:
+                    await self._seams.clock.sleep(backoff.failed("wake-ups for leased jobs", error))
+        finally:
+            backoff.end()
+
+    async def _refresh_when_woken(self, backoff: ReconnectBackoff) -> None:
+        async with self._store.wakeups((worker_wakeup(self._worker),)) as wakeups:
+            # A change before the subscription woke nothing.
+            await self.refresh()
+            backoff.reset()
+            while True:
+                if await wakeups.wait(WAKEUP_SECONDS_MAX):
                     await self.refresh()
                     backoff.reset()
-                    while True:
-                        if await wakeups.wait(WAKEUP_SECONDS_MAX):
-                            await self.refresh()
-                            backoff.reset()
-                            await self._seams.clock.sleep(REFRESH_SECONDS_MIN)
-            except TenureError as error:
-                await self._seams.clock.sleep(backoff.failed("wake-ups for leased jobs", error))
+                    await self._seams.clock.sleep(REFRESH_SECONDS_MIN)
 
     async def renew(self) -> float:
         """Send the heartbeats that are due. Returns the seconds until the next one is."""
