@@ -10,11 +10,13 @@ import pytest
 import tenure
 from tenure.engines.long_poll import LongPoll, PollClaim
 from tenure.engines.protocol import GatewayDrain, JobDispatch
+from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import CLAIMED, QUEUED
+from tenure.stores.contract import ClaimRequest
 from tests.engines.test_engines import WHO, post
 from tests.engines.test_hostile_conditions import refused_some, unreliable_gateway
 from tests.support.engine_server import ServedGateway, served
-from tests.support.engine_socket import LIMIT_SECONDS, ManualEngine, connected, declare, opened_gateway, until
+from tests.support.engine_socket import LIMIT_SECONDS, SECRET, ManualEngine, connected, declare, opened_gateway, until
 
 
 async def health(at: ServedGateway) -> str:
@@ -52,7 +54,7 @@ async def test_a_claim_over_http_that_waits_at_a_stop_is_sent_elsewhere(app: ten
         [job] = (await post(at, "claim", {**claim, "claim": 1}))[1]["jobs"]
         assert await health(at) == "ok\n"
         waiting = asyncio.create_task(post(at, "claim", claim))
-        await polled(at, 1)
+        await polled(at)
         await at.gateway.stop()
         refused = (503, {"error": "this gateway stops; connect to another one"})
         assert await waiting == refused
@@ -62,26 +64,25 @@ async def test_a_claim_over_http_that_waits_at_a_stop_is_sent_elsewhere(app: ten
         assert (await post(at, "report", done))[1]["outcome"] == "recorded"
 
 
-async def polled(at: ServedGateway, times: int) -> None:
-    """Wait until the gateway has claimed so often for an engine over HTTP."""
-    store, counts = at.gateway.services.store, asyncio.Semaphore(0)
+async def polled(at: ServedGateway) -> None:
+    """Wait until the gateway has claimed for an engine over HTTP."""
+    store, claimed = at.gateway.services.store, asyncio.Event()
     claim = store.claim
 
-    async def counted(*values: object) -> object:
-        found = await claim(*values)  # type: ignore[arg-type]
-        counts.release()
+    async def noticed(request: ClaimRequest) -> list[Job]:
+        found = await claim(request)
+        claimed.set()
         return found
 
-    store.claim = counted  # type: ignore[method-assign]
-    for _ in range(times):
-        await asyncio.wait_for(counts.acquire(), LIMIT_SECONDS)
+    store.claim = noticed  # type: ignore[method-assign]
+    await asyncio.wait_for(claimed.wait(), LIMIT_SECONDS)
 
 
 async def test_nothing_is_claimed_for_an_engine_over_http_that_is_gone(app: tenure.App) -> None:
     render = declare(app)
     async with opened_gateway(app) as gateway:
         handle = await render.enqueue("intro")
-        request = PollClaim(**WHO, kinds=("render",), claim=1, wait_seconds=50.0)
+        request = PollClaim(engine_id="poller", session=SECRET, kinds=("render",), claim=1, wait_seconds=50.0)
 
         async def disconnected() -> bool:
             return True

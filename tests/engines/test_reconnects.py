@@ -137,15 +137,13 @@ async def test_all_jobs_of_an_engine_are_resumed_at_the_same_time(app: tenure.Ap
     render = declare(app)
     jobs = await app.enqueue_many(render.request(str(number)) for number in range(200))
     async with opened_gateway(app) as gateway, connected(gateway, "render", capacity=201) as engine:
-        held = []
-        for _ in jobs:
-            dispatch = await engine.next(JobDispatch)
-            held.append({"job_id": dispatch.job_id, "claim": dispatch.claim})
+        dispatches = [await engine.next(JobDispatch) for _ in jobs]
+        held = [{"job_id": dispatch.job_id, "claim": dispatch.claim} for dispatch in dispatches]
         # One of them has ended meanwhile.
         await app.cancel(jobs[7].id, hard=True)
         store, calls = gateway.services.store, Counter[str]()
-        gateway.services.store = CountingStore(store, calls)  # type: ignore[assignment]
-        again = connected(gateway, "render", capacity=201, epoch=2, claim=dispatch.claim, jobs=held, wait=False)
+        gateway.services.store = CountingStore(store, calls)
+        again = connected(gateway, "render", capacity=201, epoch=2, claim=dispatches[-1].claim, jobs=held, wait=False)
         async with again as engine:
             kept = {job.job_id for job in (await engine.next(Welcome)).jobs}
     assert kept == {job.id for job in jobs} - {jobs[7].id}
@@ -171,6 +169,7 @@ async def test_a_connection_keeps_nothing_of_jobs_that_it_has_lost(app: tenure.A
             await engine.next(CancelJob)
         [connection] = gateway.connections
         assert connection.unfinished == 0
+        assert (await engine.acked(engine.say("heartbeat"))).outcome == "recorded"
         assert len(connection._job_locks) == 0
 
 

@@ -31,7 +31,7 @@ from tenure.engines.protocol import (
     JobFailedMessage,
     JobMessage,
     Welcome,
-    decode_engine_message,
+    decode_reply,
     encode_message,
 )
 from tenure.engines.services import ConnectionServices, Socket, SocketClosed, dispatch_message, record_unheld
@@ -233,7 +233,7 @@ class EngineConnection:
         while True:
             self._waits_for_engine = True
             try:
-                message = decode_engine_message(await self._socket.receive())
+                message = decode_reply(await self._socket.receive())
             except InvalidInput as problem:
                 self.retire("invalid_message", str(problem))
                 return
@@ -267,22 +267,19 @@ class EngineConnection:
     async def _record(self, message: JobMessage) -> AckMessage:
         lease = self._held.get(message.job_id)
         if lease is None or lease.claim != message.claim:
-            return await self._record_unheld(message)
+            # It was sent again after a reconnect, or comes too late.
+            return await self._services.until_available(
+                "recording a message of an engine",
+                lambda: record_unheld(self._services, message, keys=self.keys, epoch=self.epoch),
+            )
         ack = await self._services.outcomes.record(lease, message)
         if lease.lost or lease.job.status not in LEASED or _ends(message, ack):
-            if ack.outcome == "lost" and self._held.get(message.job_id) is lease and not isinstance(message, ENDS):
-                self._cancel(lease, hard=True, reason=LEASE_LOST)
+            if ack.outcome == "lost" and not isinstance(message, ENDS):
+                self._take_back(lease, LEASE_LOST)
             self._drop(lease)
         else:
             self.leases.deadline_timer.end_before(lease.overdue_at_seconds)
         return ack
-
-    async def _record_unheld(self, message: JobMessage) -> AckMessage:
-        """A message about a job that this connection does not hold: sent again after a reconnect, or too late."""
-        return await self._services.until_available(
-            "recording a message of an engine",
-            lambda: record_unheld(self._services, message, keys=self.keys, epoch=self.epoch),
-        )
 
     async def _watch_silence(self) -> None:
         limit = self._services.settings.silence_seconds
@@ -417,8 +414,13 @@ class EngineConnection:
                 self._replies.add(task)
                 task.add_done_callback(self._replies.discard)
             case _:
-                self._cancel(lease, hard=True, reason=LEASE_LOST)
-                self._drop(lease)
+                self._take_back(lease, LEASE_LOST)
+
+    def _take_back(self, lease: EngineLease, reason: str) -> None:
+        """The engine no longer holds the job. It receives a hard cancel, once."""
+        if self._held.get(lease.job.id) is lease:
+            self._cancel(lease, hard=True, reason=reason)
+            self._drop(lease)
 
     def _cancel(self, lease: EngineLease, *, hard: bool, reason: str) -> None:
         self._send(CancelJob(job_id=lease.job.id, claim=lease.claim, hard=hard, reason=reason))
@@ -438,8 +440,7 @@ class EngineConnection:
             except TenureError as error:
                 template = "job %s (%s) timeout not recorded; recovery takes it over: %s"
                 log.warning(template, job.id, job.kind, error, extra=job_fields(job))
-            self._cancel(lease, hard=True, reason=f"it was {job.status} for too long")
-            self._drop(lease)
+            self._take_back(lease, f"it was {job.status} for too long")
 
 
 def _ends(message: JobMessage, ack: AckMessage) -> bool:

@@ -211,22 +211,14 @@ def encode_message(message: EngineMessage | GatewayMessage) -> str:
 
 
 def decode_engine_message(text: str) -> FromEngine:
-    """The message of an engine. InvalidInput: what is wrong, and where.
-
-    An end with content that is not valid is a failure of its job: refused, it would be sent again after a reconnect.
-    """
+    """The message of an engine. InvalidInput: what is wrong, and where."""
     if len(text) > MESSAGE_BYTES_MAX:
         raise InvalidInput("message", f"has {len(text)} characters, and at most {MESSAGE_BYTES_MAX} are allowed")
     try:
         parse(text, where="message", bytes_max=MESSAGE_BYTES_MAX)
         return _from_engine.decode(text)
-    except msgspec.ValidationError as error:
-        problem = InvalidInput("message", str(error))
-    except InvalidInput as error:
-        problem = error
-    if (failure := _invalid_end(text, problem)) is None:
-        raise problem
-    return failure
+    except msgspec.ValidationError as problem:
+        raise InvalidInput("message", str(problem)) from None
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -239,12 +231,17 @@ class _End(msgspec.Struct, frozen=True):
     action: FailedAction = "retry"
 
 
-def _invalid_end(text: str, problem: InvalidInput) -> JobFailedMessage | None:
-    """The failure that stands for an end which is not valid. None: the message is no end."""
+def decode_reply(text: str) -> FromEngine:
+    """The message of an engine over a socket. An end that is not valid is a failure of its job: an engine whose socket
+    were closed for it would send it again after each reconnect."""
+    try:
+        return decode_engine_message(text)
+    except InvalidInput as invalid:
+        problem = invalid
     try:
         end = msgspec.convert(json.loads(text), _End)
     except (ValueError, RecursionError, msgspec.ValidationError):
-        return None
+        raise problem from None
     error = EngineError("InvalidMessage", clean_text(f"{end.type} is not valid: {problem}")[:ERROR_LENGTH_MAX])
     action = "fail" if end.type == "job_complete" else end.action
     return JobFailedMessage(id=end.id, job_id=end.job_id, claim=end.claim, error=error, action=action)
