@@ -61,6 +61,11 @@ async def enqueue_homogeneous(context: Context) -> Sequence[EnqueueResult]:
 
 async def enqueue_one(context: Context) -> Sequence[EnqueueResult]:
     """A single job, for which PostgreSQL has its own statement too."""
+    return await context.store.enqueue([context.drive.enqueue(id=job_id(10), policy=LONG, tags={"customer": "ada"})])
+
+
+async def enqueue_one_now(context: Context) -> Sequence[EnqueueResult]:
+    """A single job that is due at once and has no tags, for which PostgreSQL has a shorter statement."""
     return await context.store.enqueue([context.drive.enqueue(id=job_id(10), policy=LONG)])
 
 
@@ -191,6 +196,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("enqueue many", enqueue_many, new_policies=True),
     Scenario("enqueue a homogeneous batch", enqueue_homogeneous, new_policies=True),
     Scenario("enqueue one", enqueue_one, new_policies=True),
+    Scenario("enqueue one that is due at once", enqueue_one_now, new_policies=True),
     Scenario("enqueue a duplicate", enqueue_duplicate, one_with_a_dedupe_key),
     Scenario("claim and start three", claim_three, four_queued),
     Scenario("claim one", claim_one, four_queued),

@@ -40,7 +40,7 @@ class ConnectionPool:
     async def acquire(self) -> Connection:
         """A connection that no other caller has until it is released."""
         while not self._closed:
-            if self._idle and self._idle[0][0] < asyncio.get_running_loop().time() - IDLE_SECONDS_MAX:
+            if self._idle and self._idle[0][0] < self._loop.time() - IDLE_SECONDS_MAX:
                 await _close(self._idle.pop(0)[1])
             while self._idle:
                 _, connection = self._idle.pop()
@@ -54,7 +54,7 @@ class ConnectionPool:
                     if not (self._acquired or self._idle):
                         raise
                     # Those that the pool has are enough to continue with.
-                    self._grows_at_seconds = asyncio.get_running_loop().time() + GROW_SECONDS
+                    self._grows_at_seconds = self._loop.time() + GROW_SECONDS
             else:
                 await self._wait_for_release()
         raise StoreError(CLOSED)
@@ -62,7 +62,7 @@ class ConnectionPool:
     def _may_grow(self) -> bool:
         if len(self._acquired) + self._connecting >= self._size:
             return False
-        return not self._acquired or asyncio.get_running_loop().time() >= self._grows_at_seconds
+        return not self._acquired or self._loop.time() >= self._grows_at_seconds
 
     async def _new(self) -> Connection:
         self._connecting += 1
@@ -81,7 +81,7 @@ class ConnectionPool:
 
     async def _wait_for_release(self) -> None:
         """Wait until a connection is released."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(waiter)
         try:
             await waiter
@@ -108,7 +108,7 @@ class ConnectionPool:
         if self._closed or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
         else:
-            self._idle.append((asyncio.get_running_loop().time(), connection))
+            self._idle.append((self._loop.time(), connection))
         self._wake_next()
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ PLANNED_ONCE = frozenset(
         "artifacts/insert", "budgets/insert", "budgets/lock", "budgets/select", "budgets/settle",
         "events/select_history", "events/select_tail", "jobs/apply", "jobs/claim", "jobs/claim_lane", "jobs/complete",
         "jobs/count_leased_by_partition", "jobs/enqueue", "jobs/enqueue_homogeneous", "jobs/enqueue_one",
-        "jobs/renew_leases", "jobs/select", "jobs/signal", "jobs/select_due_candidates",
+        "jobs/enqueue_one_now", "jobs/renew_leases", "jobs/select", "jobs/signal", "jobs/select_due_candidates",
         "jobs/select_due_of_partitions", "jobs/select_due_pinned", "jobs/select_partitions", "jobs/select_recoverable",
         "jobs/select_wakeable", "jobs/select_with_clock", "jobs/select_with_events", "jobs/select_with_token",
         "outbox/insert", "policies/insert", "policies/select", "queues/delete", "queues/lock_limited", "queues/pause",

@@ -50,7 +50,7 @@ class PostgresEnqueuer:
 
     async def _enqueue_homogeneous(
         self, requests: Sequence[EnqueueRequest], after: Awaitable[object] | None
-    ) -> tuple[HomogeneousResults, bool] | None:
+    ) -> tuple[Sequence[EnqueueResult], bool] | None:
         """The new jobs of requests that have no keys; None if one of them may have been sent before."""
         first = requests[0]
         notified = after is None and self._notifier.may_notify_inline()
@@ -65,17 +65,18 @@ class PostgresEnqueuer:
             return None
         if not answers:
             return None
-        return HomogeneousResults(new_job(first, answers[0]["now"]), requests), notified
+        job = new_job(first, answers[0]["now"])
+        if len(requests) == 1:
+            return [EnqueueResult(job, created=True)], notified
+        return HomogeneousResults(job, requests), notified
 
 
 def _plain_insert(requests: Sequence[EnqueueRequest]) -> tuple[str, dict[str, Any]]:
     """The statement that inserts these requests, and its values without the policy's number and the notification."""
     first = requests[0]
-    values = _shared_values(first)
     if len(requests) == 1:
-        origin = first.origin
-        values["id"], values["payload"], [values["digest"]] = origin.id, origin.payload, origin_digests([origin])
-        return "jobs/enqueue_one", values
+        return _insert_of_one(first)
+    values = _shared_values(first)
     origins = [request.origin for request in requests]
     payloads = once([one.payload for one in origins])
     values["ids"], values["payloads"] = [one.id for one in origins], payloads
@@ -83,8 +84,22 @@ def _plain_insert(requests: Sequence[EnqueueRequest]) -> tuple[str, dict[str, An
     return "jobs/enqueue_homogeneous", values
 
 
-def _shared_values(first: EnqueueRequest) -> dict[str, Any]:
-    """What homogeneous requests have in common."""
+def _insert_of_one(request: EnqueueRequest) -> tuple[str, dict[str, Any]]:
+    origin, policy = request.origin, request.origin.policy
+    times, links = (request.due_at, policy.queued_ms, policy.deadline_ms), (origin.parent_id, origin.redrive_of)
+    if request.delay_ms or (*times, *links, origin.tags) != _NOTHING:
+        name, values = "jobs/enqueue_one", _shared_values(request)
+    else:
+        name, values = "jobs/enqueue_one_now", _common_values(request)
+    values["id"], values["payload"], [values["digest"]] = origin.id, origin.payload, origin_digests([origin])
+    return name, values
+
+
+_NOTHING = (None,) * 6
+
+
+def _common_values(first: EnqueueRequest) -> dict[str, Any]:
+    """What every job has. Homogeneous requests have it in common."""
     origin = first.origin
     return {
         "kind": origin.kind,
@@ -93,8 +108,18 @@ def _shared_values(first: EnqueueRequest) -> dict[str, Any]:
         "correlation_id": origin.correlation_id,
         "trace": origin.trace,
         "submitted_by": origin.submitted_by,
-        "tags": _tags(origin),
         "partition_key": origin.partition_key,
+        "actor": str(first.actor),
+        "version": CONTRACT_VERSION,
+    }
+
+
+def _shared_values(first: EnqueueRequest) -> dict[str, Any]:
+    """What homogeneous requests have in common."""
+    origin = first.origin
+    return {
+        **_common_values(first),
+        "tags": _tags(origin),
         "parent_id": origin.parent_id,
         "redrive_of": origin.redrive_of,
         "awaited": origin.awaited,
@@ -104,8 +129,6 @@ def _shared_values(first: EnqueueRequest) -> dict[str, Any]:
         "deadline_ms": origin.policy.deadline_ms,
         "detail": first.detail,
         "cause": first.stored_cause,
-        "actor": str(first.actor),
-        "version": CONTRACT_VERSION,
     }
 
 

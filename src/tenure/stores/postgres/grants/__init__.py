@@ -18,7 +18,11 @@ _FILES = {
 }
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,62}")
 _READS = ("select", "count", "exists")
-_ENQUEUES = frozenset({"jobs/enqueue", "jobs/enqueue_homogeneous", "jobs/enqueue_one", "policies/insert"})
+_ENQUEUES = frozenset(
+    {
+        "jobs/enqueue", "jobs/enqueue_homogeneous", "jobs/enqueue_one", "jobs/enqueue_one_now", "policies/insert",
+    }
+)  # fmt: skip
 
 _WITH_TOKENS = frozenset(
     {"jobs/select_recoverable", "jobs/select_with_clock", "jobs/select_with_events", "jobs/select_with_token"}
