@@ -79,7 +79,7 @@ async def test_a_second_signal_hands_everything_back_at_once(
     for job_id in long:
         await processes.noted(f"begun-{job_id}-1")
     first.ask_to_stop()
-    await first.wait_for_log("stops;")
+    await first.wait_for_log("stopping:")
     first.ask_to_stop()
     assert await first.ended() == 0
     processes.start("second")

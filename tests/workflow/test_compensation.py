@@ -10,15 +10,18 @@ from typing import Any, Literal
 import pytest
 
 import tenure
-from tenure.errors import InvalidInput
+from tenure.errors import CheckpointNotSaved, InvalidInput
 from tenure.lifecycle.dead_letter import ReasonCode
 from tenure.lifecycle.operations import Unwind
 from tenure.lifecycle.records import Actor, EventType, Job, Role
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, SUCCEEDED, WAITING
-from tenure.lifecycle.steps import StepKind
+from tenure.lifecycle.steps import NewStep, StepKind
 from tenure.stores.contract import Applied, Request
+from tenure.workers.checkpointer import Checkpointer
+from tenure.workers.leases import Lease
 from tenure.workers.maintenance import recovery
 from tenure.workers.maintenance.lease_renewer import LeaseRenewer
+from tenure.workflow.undo import END_KEY
 from tests.support.command import tenure as command
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
@@ -330,6 +333,44 @@ async def test_a_run_that_times_out_undoes_its_steps_although_its_owner_does_not
     )
     assert ledger.lines == ["book hotel", "undo HOTEL"]
     assert happened.count(EventType.STALLED) == happened.count(EventType.UNWINDING) == 1
+
+
+@pytest.mark.parametrize("fails", ["read at start", "record of the end"])
+async def test_recovery_lets_a_run_undo_its_steps_if_its_worker_cannot_find_out_or_record_that(
+    app: tenure.App, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    ledger, has_failed = Ledger(), asyncio.Event()
+    load_at_start, save = Checkpointer.load_at_start, Checkpointer.save
+
+    async def hang_in_second_attempt(checkpointer: Checkpointer, lease: Lease) -> Any:
+        if fails == "read at start" and lease.job.attempt == 2:
+            has_failed.set()
+            await asyncio.Event().wait()
+        return await load_at_start(checkpointer, lease)
+
+    async def refuse_the_end(checkpointer: Checkpointer, lease: Lease, step: NewStep, *more: Any) -> Any:
+        if fails == "record of the end" and step.key == END_KEY and lease.job.attempt == 2:
+            has_failed.set()
+            raise CheckpointNotSaved(step.key, "the test refuses it")
+        return await save(checkpointer, lease, step, *more)
+
+    monkeypatch.setattr(Checkpointer, "load_at_start", hang_in_second_attempt)
+    monkeypatch.setattr(Checkpointer, "save", refuse_the_end)
+
+    @app.workflow(on_timeout="fail", timeouts=tenure.Timeouts(running_seconds=3.0), lease_seconds=2)
+    async def trip(run: tenure.Run) -> None:
+        await run.using(compensate=ledger.undo).step(ledger.book, "hotel")
+        await run.wait_for("go")
+        await run.step(asyncio.Event().wait)
+
+    async with app, working(app):
+        handle = await trip.enqueue()
+        await until_waiting(handle)
+        await handle.signal("go")
+        job = await ended(handle)
+    assert has_failed.is_set()
+    assert (job.status, job.compensated, job.ends_because) == (FAILED, True, "timeout")
+    assert ledger.lines == ["book hotel", "undo HOTEL"]
 
 
 async def test_code_that_cannot_undo_a_recorded_step_parks_the_run(app: tenure.App) -> None:

@@ -221,10 +221,10 @@ class WorkflowDefinition(JobDefinition[P, R]):
         try:
             await children.cancel_live("its parent has timed out")
             if not steps_to_undo(await self._recorded(engine)):
-                return
+                raise EndsAttempt(TimedOut(engine.attempt.lease.at_deadline))
             await engine.services.checkpointer.save(engine.attempt.lease, end.step())
         except TenureError:
-            # The attempt has timed out all the same. Recovery, or the next attempt, ends the run.
+            # Recovery lets the run undo its steps.
             log.exception("run %s: its end was not recorded", engine.job.id)
             return
         raise EndsAttempt(UndoUnfinished())

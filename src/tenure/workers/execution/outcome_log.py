@@ -16,10 +16,11 @@ from tenure.observe.log_context import job_fields
 from tenure.observe.log_format import counted
 from tenure.seams import Clock
 from tenure.views.redaction import Redaction
-from tenure.workers.completer import Result, Written
+from tenure.workers.completer import Written
 from tenure.workers.execution.outcomes import (
     SNOOZE,
     Halted,
+    Lost,
     Outcome,
     Raised,
     Returned,
@@ -147,15 +148,15 @@ def _seconds_run(before: Job, after: Job) -> float:
     return 0.0 if before.started_at is None else (after.updated_at - before.started_at).total_seconds()
 
 
-def log_unrecorded(job: Job, error: Result | None) -> None:
+def log_unrecorded(job: Job, reason: Lost | BaseException) -> None:
     """The attempt ended, and nothing was written for it."""
-    if error is None:
-        template = "job %s (%s) lost its lease; attempt %s is not recorded"
-        log.warning(template, job.id, job.kind, job.attempt, extra=job_fields(job))
-    elif isinstance(error, LeaseLost):
+    if isinstance(reason, Lost):
+        template = "job %s (%s) %s; attempt %s is not recorded"
+        log.warning(template, job.id, job.kind, reason.because, job.attempt, extra=job_fields(job))
+    elif isinstance(reason, LeaseLost):
         template = "job %s (%s) lost its lease; the outcome of attempt %s was refused: %s"
-        log.warning(template, job.id, job.kind, job.attempt, error, extra=job_fields(job))
-    elif isinstance(error, Exception):
+        log.warning(template, job.id, job.kind, job.attempt, reason, extra=job_fields(job))
+    elif isinstance(reason, Exception):
         template = "job %s (%s) outcome of attempt %s not recorded; recovery takes the job over: %s"
-        unexpected = None if isinstance(error, TenureError) else error
-        log.error(template, job.id, job.kind, job.attempt, error, exc_info=unexpected, extra=job_fields(job))
+        unexpected = None if isinstance(reason, TenureError) else reason
+        log.error(template, job.id, job.kind, job.attempt, reason, exc_info=unexpected, extra=job_fields(job))

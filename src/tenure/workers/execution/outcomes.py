@@ -146,7 +146,9 @@ class Compensated(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """The lease is lost, so this process records nothing."""
+    """This process records nothing, and recovery takes the job over. By default since its lease is lost."""
+
+    because: str = "lost its lease"
 
 
 Outcome = (
@@ -230,7 +232,7 @@ _REASONS = (
 
 
 def operation_for(job: Job, outcome: Outcome) -> Operation | None:
-    """The operation that records the outcome; None if the lease is lost.
+    """The operation that records the outcome; None if nothing is to be recorded.
 
     A committed job is completed with its committed result, whatever the function did afterwards.
     """

@@ -21,7 +21,7 @@ import msgspec
 
 from tenure.errors import StoreUnavailable
 from tenure.jobs.definition import Isolation, JobDefinition
-from tenure.lifecycle.operations import Operation
+from tenure.lifecycle.operations import DeadLetter, Fail, Operation
 from tenure.lifecycle.records import EventType, Job
 from tenure.observe.log_context import job_fields
 from tenure.stores.contract import Repeated
@@ -173,8 +173,10 @@ class Runner:
             attempt.recording = spawn.task(self._record_after_writes(attempt, outcome), name="tenure-record")
             return
         lease.completing = True
-        if lease.lost or isinstance(outcome, Lost):
-            self.report(attempt, outcome, None)
+        if isinstance(outcome, Lost):
+            self.report(attempt, outcome, outcome)
+        elif lease.lost:
+            self.report(attempt, outcome, Lost())
         else:
             if not attempt.abandoned:
                 self._on_function_end(lease)
@@ -203,10 +205,10 @@ class Runner:
 
     # Report.
 
-    def report(self, attempt: RunningAttempt, outcome: Outcome, result: Result | None) -> None:
-        """Log the outcome of the attempt, and end it. Called once; `result` is None if nothing was to be written."""
+    def report(self, attempt: RunningAttempt, outcome: Outcome, result: Result | Lost) -> None:
+        """Log the outcome of the attempt, and end it. Called once."""
         self._attempts.pop(attempt.lease, None)
-        if result is None or isinstance(result, BaseException):
+        if isinstance(result, Lost | BaseException):
             log_unrecorded(attempt.job, result)
             self._on_end(attempt.lease, None)
             return
@@ -247,9 +249,18 @@ def _after_interruption(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
         case Interruption.LOST:
             return Lost()
         case Interruption.OVERDUE:
-            return outcome if isinstance(outcome, UndoUnfinished) else TimedOut(attempt.lease.at_deadline)
+            return outcome if isinstance(outcome, UndoUnfinished) else _after_timeout(attempt, outcome)
         case _:
             return outcome
+
+
+def _after_timeout(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
+    """Recovery ends a workflow that was stopped before it knew whether it has steps to undo, and lets it undo them."""
+    job, timed_out = attempt.job, TimedOut(attempt.lease.at_deadline)
+    may_undo = attempt.definition.invoker is not None and isinstance(outcome, Stopped | Returned)
+    if may_undo and not job.unwinding and isinstance(operation_for(job, timed_out), Fail | DeadLetter):
+        return Lost("timed out with steps that may have to be undone")
+    return timed_out
 
 
 def cancelled_by_itself(error: asyncio.CancelledError) -> Raised:
