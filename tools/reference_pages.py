@@ -10,7 +10,7 @@ import inspect
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ForwardRef
 
@@ -29,13 +29,15 @@ from tenure.lifecycle.records import Policy
 from tenure.lifecycle.retention import Retention
 from tenure.lifecycle.timeouts import Timeouts
 from tenure.observe.metrics import METRICS
+from tenure.outbox.processor_options import ProcessorOptions
+from tenure.outbox.retry import RetrySchedule
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.workers.worker import WorkerOptions
 from tools.generated import ROOT, notice, table, write
 
 TOOL = "tools.reference_pages"
 HELP_WIDTH = 100
-LITERALS = (bool, int, float, str, tuple, dict, Backoff, Timeouts)
+LITERALS = (bool, int, float, str, tuple, dict, Backoff, Timeouts, RetrySchedule)
 MIGRATIONS = ROOT / "src" / "tenure" / "stores" / "postgres" / "migrations"
 _TABLE = re.compile(r"create (?:unlogged )?table (?:if not exists )?(tenure\.\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r"^    ([a-z_]+) +([a-z]+(?:\[\]|\([0-9]+\))?)(.*?),?(?: *--.*)?$", re.MULTILINE)
@@ -71,7 +73,8 @@ def settings_page() -> str:
         ["`NO_COLOR`", "no colours on a terminal"],
     ]
     return _page(
-        "src/tenure/app.py, src/tenure/workers/worker.py and src/tenure/lifecycle/retention.py",
+        "src/tenure/app.py, src/tenure/workers/worker.py, src/tenure/lifecycle/retention.py and "
+        "src/tenure/outbox/processor_options.py",
         "# Settings",
         "Settings of an app, of its workers and of retention, and the environment. An argument comes before the\n"
         "environment, which comes before the default.",
@@ -86,6 +89,9 @@ def settings_page() -> str:
         "## `Retention`",
         _summary(Retention),
         _fields(Retention),
+        "## `ProcessorOptions`",
+        _summary(ProcessorOptions),
+        _fields(ProcessorOptions, OUTBOX_MEANINGS),
         "## Environment",
         table(["variable", "meaning"], environment),
     )
@@ -190,6 +196,7 @@ MEANINGS = {
     "middleware": "layers around each enqueue, attempt and delivery, the outermost first",
     "retention": "how long ended jobs are kept; for good by default",
     "limits": "the largest payloads and results",
+    "outbox_options": "how messages of the outbox are delivered",
     "seams": "clock, randomness and threads, which the simulator replaces",
     "environment": "where the environment below is read",
     "outbox": "also deliver messages to the endpoints that the app declares",
@@ -219,6 +226,16 @@ MEANINGS = {
     "workers_days": "the rows of workers that stopped or vanished",
 }
 """What an option means, where its name and type leave a question."""
+OUTBOX_MEANINGS = {
+    "concurrency": "how many messages one endpoint receives at a time",
+    "lease_seconds": "how long a claim lasts; another processor delivers the messages of a killed one after it",
+    "delivery_seconds_max": "how long one attempt may take",
+    "messages_max": "how many messages of an aggregate one claim takes",
+    "poll_seconds": "how often an idle processor claims if it receives no wake-up",
+    "block_seconds": "how long a message may hold up its aggregate, unless the subscription sets another time",
+    "disable_after_seconds": "an endpoint that has failed for so long is disabled; each fifth of it is a warning",
+    "retry": "the delay before each further attempt; after the last one the message is a dead letter",
+}
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/options.md": options_page,
@@ -251,14 +268,14 @@ def _parameters(function: Any) -> str:
     return table(["option", "type", "default", "meaning"], rows)
 
 
-def _fields(struct: type[msgspec.Struct]) -> str:
+def _fields(struct: type[msgspec.Struct], meanings: Mapping[str, str] = MEANINGS) -> str:
     rows = []
     for field in msgspec.structs.fields(struct):
         default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory
         if field.default is msgspec.NODEFAULT and callable(default):
             default = default()
         annotation = inspect.get_annotations(struct).get(field.name, field.type)
-        rows.append([f"`{field.name}`", _type_text(annotation), _default(default), MEANINGS.get(field.name, "")])
+        rows.append([f"`{field.name}`", _type_text(annotation), _default(default), meanings.get(field.name, "")])
     return table(["option", "type", "default", "meaning"], rows)
 
 

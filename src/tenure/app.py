@@ -72,6 +72,7 @@ class App(Declarations):
         middleware: Sequence[Middleware] = (),
         retention: Retention | None = None,
         limits: ContentLimits | None = None,
+        outbox_options: ProcessorOptions | None = None,
         seams: Seams = SYSTEM,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
@@ -89,6 +90,7 @@ class App(Declarations):
         """The version of this program, for the provenance of its jobs. None if it is not known."""
         self.middleware = tuple(middleware)
         self.retention = retention or Retention()
+        self.outbox_options = outbox_options
         self.client = Actor(Role.CLIENT, name)
         self.background = BackgroundLoop(seams.spawn)
         self.rejections: Counter[str] = Counter()
@@ -354,11 +356,12 @@ class App(Declarations):
             roles=[publisher_role(self.seams), self.outbox_role()] if outbox else (),
         )
 
-    def outbox_role(self, options: ProcessorOptions | None = None) -> WorkerRole:
+    def outbox_role(self) -> WorkerRole:
         """Return what delivers messages to the endpoints of this app, beside a worker or on its own."""
         from tenure.outbox.role import outbox_role
 
-        return outbox_role(self.endpoints, self.seams, actor=self.client, options=options, middleware=self.middleware)
+        options, actor = self.outbox_options, self.client
+        return outbox_role(self.endpoints, self.seams, actor=actor, options=options, middleware=self.middleware)
 
     def job_loader(self) -> LoadJob:
         """The module-level function by which a child process loads a job of this app."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -38,6 +39,7 @@ async def test_an_operator_lists_shows_redrives_discards_and_replays(database: D
     assert tenure("outbox", "redrive", "crm", *there).json["redriven"] == 1
     assert tenure("outbox", "redrive", "crm", *there).code == 1
     assert tenure("outbox", "replay", "crm", "--since", "2020-01-01", *there).json["replayed"] == 2
+    assert tenure("outbox", "replay", "crm", "--since", "1d", *there).json["replayed"] == 2
     [one] = tenure("outbox", "endpoints", *there).json["depth"]["endpoints"]
     assert one["dead"] == 0
     assert tenure("outbox", "disable", "crm", *there).code == 0
@@ -47,6 +49,51 @@ async def test_an_operator_lists_shows_redrives_discards_and_replays(database: D
     text = tenure("outbox", "endpoints", "--database", database.url)
     assert "crm" in text.out
     assert tenure("outbox", "subscriptions", *there).json["subscriptions"][0]["topic"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("replay", "nobody", "--since", "1h"), "endpoint 'nobody' is unknown; see: tenure outbox endpoints"),
+        (("replay", "crm", "--since", "1h"), "endpoint 'crm' subscribes to no message that was written since then"),
+        (("replay", "crm", "--since", "soon"), "'soon' is neither a time like 2030-01-31T09:00 nor an age"),
+        (("redrive", "nobody"), "no open dead letter of an endpoint 'nobody' matches"),
+        (("discard", "crm", "7"), "no open dead letter of an endpoint 'crm' matches"),
+        (("add", "x", "https://a.example", "--topic", "*", "--secret", "env:K", "--timeout-seconds", "0"), "timeout"),
+    ],
+)
+async def test_a_command_that_finds_nothing_to_do_names_what_is_missing(
+    tmp_path: Path, command: tuple[str, ...], message: str
+) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    async with database.opened() as store:
+        await endpoint(store)
+    done = tenure("outbox", *command, "--database", database.url)
+    assert done.code != 0
+    assert message in done.err
+
+
+APP = """
+import tenure
+
+app = tenure.App({url!r})
+
+@app.endpoint("crm", topics=["*"])
+async def receive(delivery):
+    if delivery.topic == "bad":
+        raise ValueError("no such account")
+"""
+
+
+async def test_messages_are_delivered_without_a_worker_and_counted(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP.format(url=database.url), encoding="utf-8")
+    async with database.opened() as store:
+        await endpoint(store)
+        _, bad = await post(Driver(store), ("good", "ada"), ("bad", "bob"))
+    done = tenure("outbox", "run", "shop:app", "--once", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "1 delivered, 1 to be attempted again, 0 dead letters\n")
+    assert "delivers to crm" in done.err
+    assert f"message {bad} (bad) not delivered to endpoint crm, attempt 1: ValueError: no such account" in done.err
 
 
 @pytest.mark.requirement("WC-07")

@@ -360,7 +360,8 @@ async def test_each_attempt_to_deliver_a_message_has_a_span_in_the_trace_of_the_
 ) -> None:
     async with database.opened():
         pass
-    app = tenure.App(database.url, middleware=[Tracing(watched.provider)])
+    options = ProcessorOptions(retry=RetrySchedule(delays_seconds=(0.0,)), poll_seconds=0.01)
+    app = tenure.App(database.url, middleware=[Tracing(watched.provider)], outbox_options=options)
     received = list[int]()
 
     @app.job()
@@ -374,8 +375,7 @@ async def test_each_attempt_to_deliver_a_message_has_a_span_in_the_trace_of_the_
         if message.attempt == 1:
             raise tenure.TransientError("busy", delay_seconds=0)
 
-    options = ProcessorOptions(retry=RetrySchedule(delays_seconds=(0.0,)), poll_seconds=0.01)
-    async with app, app.outbox_role(options)(await app.store(), "p"), working(app, outbox=False):
+    async with app, app.outbox_role()(await app.store(), "p"), working(app, outbox=False):
         handle = await pay.options(correlation_id="order-7").enqueue()
         await handle.result(60)
         await eventually(lambda: len(received) == 2, seconds=60)

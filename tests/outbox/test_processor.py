@@ -192,6 +192,35 @@ async def test_a_message_is_dead_after_the_last_attempt_and_the_receiver_sees_th
 
 
 @pytest.mark.requirement("EH-06")
+async def test_each_failed_attempt_is_in_the_log_with_what_follows(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tenure.outbox")
+    answers: list[Delivered | Undelivered] = [Undelivered(reason="no", throttle=True, retry_after_seconds=0.01)] * 2
+    receiver = Receiver(lambda _: answers.pop(0) if answers else Delivered())
+    await endpoint(store)
+    first, second = await post(Driver(store), ("bad", "ada"), ("good", "ada"))
+    served = processor(store.outbox, {"crm": receiver}, retry=RetrySchedule(delays_seconds=(0.0,)))
+    await served.drain()
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while len(receiver.accepted["ada"]) < 1:
+            await served.drain()
+    lines = [(one.levelname, one.getMessage()) for one in caplog.records]
+    assert lines == [
+        ("INFO", "outbox processor p delivers to crm"),
+        ("WARNING", "endpoint crm paused for 0.01 s: no"),
+        ("WARNING", f"message {first} (bad) not delivered to endpoint crm, attempt 1: no; retrying in 0.0 s"),
+        ("WARNING", "endpoint crm paused for 0.01 s: no"),
+        ("ERROR", f"message {first} (bad) not delivered to endpoint crm, attempt 2: no; it is a dead letter"),
+        ("INFO", "endpoint crm accepts messages again"),
+    ]
+    dead: Any = caplog.records[4]
+    assert (dead.message_id, dead.topic, dead.endpoint, dead.attempt) == (str(first), "bad", "crm", 2)
+    assert dead.correlation_id
+    assert [one.id for one in receiver.accepted["ada"]] == [second]
+
+
+@pytest.mark.requirement("EH-06")
 async def test_a_message_that_blocks_its_aggregate_for_too_long_is_dead(store: Store) -> None:
     receiver = Receiver(lambda one: Undelivered(reason="no") if one.topic == "bad" else Delivered())
     await endpoint(store, "crm", "*", block_seconds=60.0)
@@ -269,6 +298,31 @@ async def test_a_dead_endpoint_leaves_the_others_their_throughput(dead: Sink) ->
     alone = await turns_until_delivered(None)
     beside = await turns_until_delivered(dead)
     assert alone / beside >= 0.95
+
+
+async def test_a_stop_ends_the_delivery_under_way_and_releases_the_other_streams(store: Store) -> None:
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Receiver):
+        async def deliver(self, delivery: Delivery) -> Delivered | Undelivered:
+            began.set()
+            await goes_on.wait()
+            return await super().deliver(delivery)
+
+    slow, other = Slow(), Receiver()
+    await endpoint(store)
+    await post(Driver(store), *(("t", f"a{number}") for number in range(5)), ("t", "a0"))
+    first = processor(store.outbox, {"crm": slow}, concurrency=1)
+    running = asyncio.ensure_future(first.run())
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await began.wait()
+        first.stop()
+        goes_on.set()
+        await running
+    assert len(slow.accepted) == 1
+    await processor(store.outbox, {"crm": other}).drain()
+    assert len(slow.attempts) + len(other.attempts) == 6
+    assert all(one.messages == 0 for one in (await store.outbox.depth()).endpoints)
 
 
 async def test_a_receiver_that_is_gone_disables_its_endpoint_and_what_comes_in_is_kept(store: Store) -> None:

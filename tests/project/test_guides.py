@@ -251,8 +251,9 @@ def test_the_code_of_the_guide_to_django_works_in_a_project(tmp_path: Path) -> N
 
 
 def test_the_endpoint_of_the_guide_to_the_outbox_receives_the_message(tmp_path: Path) -> None:
-    [program] = blocks("outbox.md")
+    program, settings = blocks("outbox.md")
     (tmp_path / "shop.py").write_text(program)
+    assert execute(settings, tenure=tenure)["app"].outbox_options.retry.delays_seconds[-1] == 600
     with started("worker", "shop:app", folder=tmp_path) as worker:
         worker.wait_for_log("started, pid")
         run("from shop import charge; charge.enqueue_sync('ada', 7).result_sync(30)", folder=tmp_path)

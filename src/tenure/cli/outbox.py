@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
-from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options, in_store, run
-from tenure.cli.filters import operator
+from tenure.cli.database import common_options, in_store
+from tenure.cli.filters import TimeOrAge, operator, resolve_time, time_or_age
 from tenure.cli.groups import CommandGroup
+from tenure.cli.outbox_run import run_processor
 from tenure.cli.outbox_webhooks import add, remove, test
-from tenure.cli.output import Exit, print_error, print_json, print_line, print_table
+from tenure.cli.output import Exit, counted, print_error, print_json, print_line, print_table
 from tenure.cli.secrets import secret_options
 from tenure.cli.tables import Column
 from tenure.stores.contract.outbox import MessageFilter, StoredMessage
@@ -56,7 +55,7 @@ def outbox() -> None:
     """List, deliver and redrive messages of the outbox; add webhooks."""
 
 
-for command in (add, remove, test):
+for command in (add, remove, run_processor, test):
     outbox.add_command(command)
 
 
@@ -89,7 +88,8 @@ def endpoints(*, database: str, as_json: bool) -> int:
     ]
     print_table(ENDPOINTS, rows) if rows else print_line("no endpoint is registered")
     if depth.unserved:
-        print_line(f"{depth.unserved} messages that no endpoint subscribes to: tenure outbox ls --state unserved")
+        unserved = counted(depth.unserved, "message")
+        print_line(f"{unserved} that no endpoint subscribes to: tenure outbox ls --state unserved")
     return Exit.OK
 
 
@@ -101,6 +101,8 @@ def subscriptions(*, database: str, as_json: bool) -> int:
     found = [subscription for one in known for subscription in one.subscriptions]
     if as_json:
         print_json({"subscriptions": found})
+    elif not found:
+        print_line("no endpoint is registered")
     else:
         columns = (Column("endpoint"), Column("topic"), Column("filters", rank=1), Column("block seconds", rank=2))
         print_table(columns, [(one.endpoint, one.topic, one.filters, one.block_seconds) for one in found])
@@ -197,8 +199,10 @@ def _resolving(name: str, how: Any, help_text: str) -> None:
         )
         if as_json:
             print_json({"endpoint": endpoint, how: count})
+        elif count:
+            print_line(f"{counted(count, 'dead letter')} of {endpoint!r} {how}")
         else:
-            print_line(f"{count} dead letters of {endpoint!r} {how}")
+            print_error(f"no open dead letter of an endpoint {endpoint!r} matches; see: tenure outbox ls --state dead")
         return Exit.OK if count else Exit.PROBLEMS
 
 
@@ -209,15 +213,26 @@ _resolving("discard", "discarded", "Mark dead letters of ENDPOINT as handled: al
 @outbox.command()
 @common_options
 @click.argument("endpoint")
-@click.option("--since", required=True, type=click.DateTime(), help="Messages written since this time, in UTC.")
-def replay(*, database: str, as_json: bool, endpoint: str, since: datetime) -> int:
+@click.option("--since", required=True, type=time_or_age, help="A time like 2030-01-31T09:00, or an age like 2h.")
+def replay(*, database: str, as_json: bool, endpoint: str, since: TimeOrAge) -> int:
     """Deliver to ENDPOINT again, in order, all messages since a time that it subscribes to."""
-    at = since.replace(tzinfo=UTC)
-    count = in_store(database, lambda store: store.outbox.replay(endpoint, since=at, actor=operator()))
-    if as_json:
+
+    async def again(store: Store) -> int | None:
+        if endpoint not in {one.name for one in await store.outbox.endpoints()}:
+            return None
+        at = await resolve_time(store, since)
+        assert at is not None, "--since is required"
+        return await store.outbox.replay(endpoint, since=at, actor=operator())
+
+    count = in_store(database, again)
+    if count is None:
+        print_error(f"endpoint {endpoint!r} is unknown; see: tenure outbox endpoints")
+    elif as_json:
         print_json({"endpoint": endpoint, "replayed": count})
+    elif count:
+        print_line(f"{counted(count, 'message')} pending for {endpoint!r} again")
     else:
-        print_line(f"{count} messages are pending for {endpoint!r} again")
+        print_error(f"endpoint {endpoint!r} subscribes to no message that was written since then")
     return Exit.OK if count else Exit.PROBLEMS
 
 
@@ -252,24 +267,3 @@ def _changed(endpoint: str, state: str, *, done: bool, as_json: bool) -> int:
     else:
         print_error(f"endpoint {endpoint!r} is unknown, or {state} already; see: tenure outbox endpoints")
     return Exit.OK if done else Exit.PROBLEMS
-
-
-@outbox.command("run")
-@click.argument("app_name", metavar="MODULE:APP")
-@click.option("--once", is_flag=True, help="Deliver what is due now, and end.")
-def run_processor(*, app_name: str, once: bool) -> int:
-    """Deliver messages to the endpoints of an app, and to webhooks, until it is stopped."""
-    app = load_app(app_name)
-
-    async def deliver() -> None:
-        async with app:
-            store = await app.store()
-            role: Any = app.outbox_role()
-            async with role(store, f"outbox-{app.seams.random.name()}") as processor:
-                if once:
-                    await processor.drain()
-                else:
-                    await asyncio.Event().wait()
-
-    run(deliver())
-    return Exit.OK

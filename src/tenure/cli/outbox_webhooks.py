@@ -45,7 +45,8 @@ def add(
     from tenure.outbox.sinks import TIMEOUT_SECONDS
     from tenure.outbox.webhook_config import WebhookConfig, parse_config
 
-    config = WebhookConfig(url=url, secrets=secrets, timeout_seconds=timeout_seconds or TIMEOUT_SECONDS)
+    timeout_seconds = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
+    config = WebhookConfig(url=url, secrets=secrets, timeout_seconds=timeout_seconds)
     encoded = msgspec.json.encode(config)
     parse_config(encoded)
     subscriptions = [

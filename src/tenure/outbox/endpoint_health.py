@@ -55,6 +55,8 @@ class EndpointHealth:
         """Pause the endpoint if the answer disables or throttles it: at once, before the next delivery begins."""
         if isinstance(answer, Undelivered) and (answer.gone or answer.throttle):
             seconds = THROTTLE_SECONDS if answer.gone else answer.retry_after_seconds or THROTTLE_SECONDS
+            if not answer.gone and not self.pause_seconds(endpoint):
+                log.warning("endpoint %s paused for %.3g s: %s", endpoint, seconds, answer.reason)
             until_seconds = self._clock.monotonic_seconds() + seconds
             self._paused_until_seconds[endpoint] = max(self._paused_until_seconds.get(endpoint, 0.0), until_seconds)
 
@@ -71,6 +73,7 @@ class EndpointHealth:
             if endpoint in self._failing:
                 self._failing.discard(endpoint)
                 await self._store.mark_failing(endpoint, failing=False)
+                log.info("endpoint %s accepts messages again", endpoint)
             return
         if endpoint not in self._failing:
             self._failing.add(endpoint)

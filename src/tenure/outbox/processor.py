@@ -73,7 +73,7 @@ class OutboxProcessor:
         self._freed = asyncio.Event()
         self._stop = asyncio.Event()
         self._seen_at_seconds = float("-inf")
-        self._serves = False
+        self._served: list[str] = []
         self._refresh_at_seconds = float("-inf")
         self.counts: Counter[str] = Counter()
 
@@ -82,8 +82,13 @@ class OutboxProcessor:
         """How many streams are leased at present."""
         return self._leased
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the processor claims no more, and begins no further delivery."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
-        """Claim no more. Deliveries under way end first."""
+        """Claim no more. Deliveries under way end first; what is leased besides is released for other processors."""
         self._stop.set()
         self._freed.set()
 
@@ -109,7 +114,7 @@ class OutboxProcessor:
 
     async def drain(self) -> None:
         """Deliver all that is due now, and return when no stream is due and none is being delivered."""
-        while await self.step() or self._leased:
+        while not self.stopping and (await self.step() or self._leased):
             if self._leased:
                 await self._freed.wait()
 
@@ -124,7 +129,9 @@ class OutboxProcessor:
         self._freed.clear()
         await self._refresh()
         served = [name for name in self._endpoints if self._sink(name) is not None]
-        self._serves = bool(served)
+        if served != self._served:
+            self._served = served
+            log.info("outbox processor %s delivers to %s", self.name, ", ".join(served) or "no endpoint")
         limits = {name: free for name in served if (free := self._slots_of(name).free)}
         if not limits:
             return 0
@@ -181,7 +188,7 @@ class OutboxProcessor:
 
     async def _wait(self) -> None:
         """Until a stream has ended, new messages are announced, or the poll time has passed."""
-        seconds = self._options.poll_seconds if self._serves else max(self._options.poll_seconds, REFRESH_SECONDS)
+        seconds = self._options.poll_seconds if self._served else max(self._options.poll_seconds, REFRESH_SECONDS)
         waiting: list[asyncio.Task[bool]] = [self._seams.spawn.task(self._is_freed(), name="tenure-outbox-idle")]
         if self._wakeups is not None:
             wakeup = self._wakeups.wait(seconds)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from tenure.jobs.middleware import Middleware
+from tenure.jobs.settings import check_type
 from tenure.lifecycle.json_text import encode
 from tenure.lifecycle.records import Actor
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
@@ -75,6 +76,7 @@ def outbox_role(
     environment: Mapping[str, str] = os.environ,
 ) -> OutboxRole:
     """What registers the endpoints in the database, and delivers to them until it is left."""
+    check_type(options, ProcessorOptions, "outbox_options", "tenure.outbox.processor_options.ProcessorOptions(…)")
 
     def sink_for(record: EndpointRecord) -> Sink | None:
         if record.kind == WEBHOOK:
@@ -108,8 +110,6 @@ def outbox_role(
                 availability=availability,
             )
             task = seams.spawn.task(processor.run(), name="tenure-outbox")
-            if endpoints:
-                log.info("outbox processor %s delivers to %s", name, ", ".join(sorted(endpoints)))
             try:
                 yield processor
             finally:

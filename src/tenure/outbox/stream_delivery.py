@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from tenure.lifecycle.json_text import load
+from tenure.observe.log_context import trace_id
 from tenure.outbox.endpoint_health import THROTTLE_SECONDS
 from tenure.outbox.processor_options import LEASE_SHARE, ProcessorOptions
 from tenure.outbox.sinks import Delivered, Delivery, Undelivered
@@ -36,6 +37,11 @@ class MessageSender(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further delivery may begin."""
+        ...
 
     def pause_seconds(self, endpoint: str) -> float:
         """For how long nothing may be sent to the endpoint."""
@@ -94,20 +100,21 @@ class StreamDelivery:
                 return False
             if isinstance(answer, Undelivered):
                 delay_seconds = self._retry_seconds(message, attempt, answer, matching)
+                self._log_failure(message, attempt, answer, delay_seconds)
                 if delay_seconds is not None:
                     self._failures, self._delay_seconds = attempt, delay_seconds
                     return False
-                self._dead_letter_last()
+                self._made[-1] = msgspec.structs.replace(self._made[-1], outcome="dead")
             self._previous = message.sequence
         self._position, self._failures = message.sequence, 0
         self._next += 1
         return self._next < len(messages)
 
     async def _attempt(self, message: StoredMessage, attempt: int) -> Delivered | Undelivered | NotSent:
-        """NotSent: nothing was sent, because half of the lease has passed or the endpoint is paused."""
+        """NotSent: nothing was sent, because the processor stops, its lease is half over, or the endpoint is paused."""
         endpoint = self.endpoint
         began_at_seconds = self._clock.monotonic_seconds()
-        if began_at_seconds >= self._last_begin_at_seconds:
+        if self._sender.stopping or began_at_seconds >= self._last_begin_at_seconds:
             return NotSent(0.0)
         if pause_seconds := self._sender.pause_seconds(endpoint):
             return NotSent(pause_seconds)
@@ -168,13 +175,23 @@ class StreamDelivery:
             return None
         return delay
 
-    def _dead_letter_last(self) -> None:
-        """Make the message of the last attempt a dead letter. The stream continues with the message after it."""
-        last = self._made[-1]
-        self._made[-1] = msgspec.structs.replace(last, outcome="dead")
-        log.error(
-            "message %s dead-lettered for endpoint %s after attempt %s: %s",
-            *(last.sequence, self._stream.endpoint, last.attempt, last.error),
+    def _log_failure(
+        self, message: StoredMessage, attempt: int, answer: Undelivered, delay_seconds: float | None
+    ) -> None:
+        """Without a delay the message is a dead letter, and the stream continues with the message after it."""
+        fields = {
+            "message_id": str(message.id),
+            "topic": message.topic,
+            "endpoint": self.endpoint,
+            "attempt": attempt,
+            "correlation_id": message.correlation_id,
+            "trace_id": trace_id(message.trace),
+        }
+        level = logging.ERROR if delay_seconds is None else logging.WARNING
+        follows = "it is a dead letter" if delay_seconds is None else f"retrying in {delay_seconds:.1f} s"
+        template = "message %s (%s) not delivered to endpoint %s, attempt %d: %s; %s"
+        log.log(
+            level, template, message.id, message.topic, self.endpoint, attempt, answer.reason, follows, extra=fields
         )
 
     @property
