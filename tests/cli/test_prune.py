@@ -57,8 +57,19 @@ async def test_the_retention_of_an_app_can_be_carried_out_by_hand(database: Data
     (tmp_path / "jobs_app.py").write_text(APP)
     answer = prune(database, "--app", "jobs_app:app", cwd=tmp_path)
     assert (answer.code, answer.out) == (0, "removed 1 failed job\n"), answer
-    both = prune(database, "--app", "jobs_app:app", "--older-than", "1d", cwd=tmp_path)
-    assert (both.code, left(database)) == (2, ["queued", "succeeded", "succeeded"])
+    young = prune(database, "--app", "jobs_app:app", "--older-than", "1d", cwd=tmp_path)
+    assert (young.code, left(database)) == (0, ["queued", "succeeded", "succeeded"])
+
+
+async def test_with_an_app_only_its_own_database_is_pruned(tmp_path: Path) -> None:
+    """Not the database of the environment, in which nothing is old for this app."""
+    own, other = (Database(f"sqlite:///{tmp_path / name}") for name in ("own.db", "other.db"))
+    await with_finished_jobs(own)
+    await with_finished_jobs(other)
+    (tmp_path / "jobs_app.py").write_text(APP.replace("App(", f"App({own.url!r}, "))
+    answer = tenure("prune", "--app", "jobs_app:app", cwd=tmp_path, env={"TENURE_DATABASE": other.url})
+    assert (answer.code, answer.out) == (0, "removed 1 failed job\n"), answer
+    assert (len(left(own)), len(left(other))) == (3, 4)
 
 
 @pytest.mark.parametrize(

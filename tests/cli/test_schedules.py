@@ -113,6 +113,20 @@ async def test_a_new_schedule_is_made_of_a_job_of_the_app(database: Database, fo
     assert again.json["next_at"] == facts["next_at"]
 
 
+async def test_with_an_app_its_own_database_has_the_schedule(database: Database, folder: Path) -> None:
+    await prepared(database)
+    program = (folder / "shop.py").read_text()
+    (folder / "own.py").write_text(program.replace("tenure.App(", f"tenure.App({database.url!r}, "))
+    made = tenure(
+        *("schedules", "put", "morning", "--app", "own:app", "--kind", "send", "--payload", '{"to": "ada"}'),
+        *("--cron", "0 9 * * 1-5"),
+        cwd=folder,
+        env={"TENURE_DATABASE": f"sqlite:///{folder / 'other.db'}"},
+    )
+    assert made.code == 0, made
+    assert schedules(database, "show", "morning").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected_text"),
     [

@@ -42,20 +42,20 @@ def common_options(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def with_database(*given: Any, app: str | None, database: str, **options: Any) -> int:
-        if app is not None:
-            database = _database_of(app, database)
-        return command(*given, database=database, **options)
+        return command(*given, database=database_of(app, database), **options)
 
     return _app(_database(_as_json(with_database)))
 
 
 def common_options_but_app(command: Callable[..., int]) -> Callable[..., int]:
-    """The same without --app, for a command whose own --app means more than its database."""
+    """The same without --app, for a command whose own --app means more; it calls `database_of`."""
     return _database(_as_json(command))
 
 
-def _database_of(app: str, database: str) -> str:
-    """The database of the app, unless one is given on the command line."""
+def database_of(app: str | None, database: str) -> str:
+    """The database of the app, unless no app or another database is given on the command line."""
+    if app is None:
+        return database
     from tenure.cli.app_loader import load_app
 
     context = click.get_current_context()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options_but_app, in_store
+from tenure.cli.database import common_options_but_app, database_of, in_store
 from tenure.cli.filters import job_admin, time_or_age
 from tenure.cli.output import Exit, ProgressDisplay, counted, print_json, print_line, progress
 from tenure.client.admin import PruneReport
@@ -31,7 +31,12 @@ def _age(value: str) -> float:
 
 @click.command()
 @common_options_but_app
-@click.option("--app", "app_name", metavar="MODULE:APP", help="Use the retention of this app.")
+@click.option(
+    "--app",
+    "app_name",
+    metavar="MODULE:APP",
+    help="Use the database of this app, and its retention if no age is given.",
+)
 @click.option("--older-than", "finished", type=_age, metavar="AGE", help="Finished jobs that ended this long ago.")
 @click.option(
     "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only of this status; can be repeated."
@@ -47,9 +52,11 @@ def prune(*, database: str, as_json: bool, app_name: str | None, dry_run: bool, 
     Ages are like 12h or 30d. Live jobs are never removed. Dead letters are removed only with --status dead_lettered,
     or by the retention of an app. Workers prune by the retention of their app on their own.
     """
-    retention = load_app(app_name).retention if app_name is not None else _retention(**ages)
-    if app_name is not None and any(ages.values()):
-        raise click.UsageError("--app uses the ages of the app's retention; leave the other options out")
+    if app_name is not None and not any(ages.values()):
+        retention = load_app(app_name).retention
+    else:
+        retention = _retention(**ages)
+    database = database_of(app_name, database)
     with progress(as_json=as_json) as display:
         report = in_store(
             database, lambda store: _prune(store, retention, kinds=ages["kinds"], dry_run=dry_run, display=display)

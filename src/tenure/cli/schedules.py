@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tenure.cli.app_loader import load_app
-from tenure.cli.database import common_options, common_options_but_app, in_store
+from tenure.cli.database import common_options, common_options_but_app, database_of, in_store
 from tenure.cli.filters import operator
 from tenure.cli.groups import CommandGroup
 from tenure.cli.logging_setup import log_no_refusals
@@ -84,7 +84,9 @@ def _definition(command: Command) -> Command:
             click.option("--payload", metavar="JSON", help="The arguments of the job, by name."),
             click.option("--queue", metavar="QUEUE", help="The queue of the job."),
             click.option("--priority", type=int, help="The priority of the job."),
-            click.option("--app", "target", metavar="MODULE:APP", help="The app that declares the job."),
+            click.option(
+                "--app", "target", metavar="MODULE:APP", help="The app that declares the job, and its database."
+            ),
             click.option("--kind", metavar="KIND", help="The kind of the job; with --app."),
         )
     ):
@@ -112,6 +114,7 @@ def put(
     supplies the job's policy. A worker does not overwrite a schedule that was changed here.
     """
     given = {field: value for field, value in options.items() if value is not None}
+    database = database_of(target, database)
     if target is not None or kind is not None:
         if target is None or kind is None:
             raise click.UsageError("--app and --kind must be given together")
