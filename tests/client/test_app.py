@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -321,6 +322,13 @@ async def test_the_sync_form_refuses_to_block_a_running_loop(app: tenure.App) ->
 
     with pytest.raises(RuntimeError, match="await it"):
         work.enqueue_sync()
+
+
+def test_an_error_of_the_sync_form_has_no_other_error_before_it(tmp_path: Path) -> None:
+    app = tenure.App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    with pytest.raises(JobNotFound) as found:
+        app.get_sync("01890a5d-ac96-774b-bcce-b302099a8057")
+    assert "no running event loop" not in "".join(traceback.format_exception(found.value))
 
 
 @pytest.mark.parametrize(

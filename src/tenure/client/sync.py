@@ -22,11 +22,9 @@ class BackgroundLoop:
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine and return its result. RuntimeError: the calling thread runs an event loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(make(), self._running()).result()
-        raise RuntimeError("this call would block the running event loop; use the async method and await it")
+        if _in_event_loop():
+            raise RuntimeError("this call would block the running event loop; use the async method and await it")
+        return asyncio.run_coroutine_threadsafe(make(), self._running()).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._pid != os.getpid():
@@ -34,3 +32,11 @@ class BackgroundLoop:
             self._spawn.thread(loop.run_forever, name="tenure-background")
             self._loop, self._pid = loop, os.getpid()
         return self._loop
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
