@@ -14,7 +14,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing.context import SpawnProcess
@@ -22,6 +23,8 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import uuid_utils.compat
+
+from tenure.errors import InvalidInput
 
 T = TypeVar("T")
 
@@ -192,18 +195,40 @@ UNGUARDED = (
     "imported it; do so under `if __name__ == '__main__':`\n"
 )
 
+_importing: list[str] = []
+"""The module that a command or a child imports at the time."""
+
+
+@contextmanager
+def importing(module: str) -> Iterator[None]:
+    """While a module of the user's program is imported for what it declares, a use of its app is refused."""
+    if module in sys.modules:  # Nothing is executed, and other threads may use the app.
+        yield
+        return
+    _importing.append(module)
+    try:
+        yield
+    finally:
+        _importing.pop()
+
 
 def imported_by_a_child() -> bool:
     """Whether this process is a spawned child that is still importing its parent's main module."""
     return "--multiprocessing-fork" in sys.orig_argv and multiprocessing.parent_process() is None
 
 
-def exit_if_imported_by_a_child() -> None:
-    """End this process if a child imports a program that enqueues jobs or starts a worker when it is imported."""
+def refuse_use_at_import() -> None:
+    """Raise InvalidInput, or end a child, if a program enqueues jobs or starts a worker when it is imported."""
     if imported_by_a_child():
         # Not an exception, which the program might catch: this process must end, so that its worker notices.
         os.write(2, UNGUARDED.encode())
         os._exit(1)
+    if _importing:
+        raise InvalidInput(
+            _importing[-1],
+            "uses the database when it is imported, to enqueue jobs or to run a worker; do so under "
+            "`if __name__ == '__main__':`",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.errors import InvalidInput, TenureError
 from tenure.observe.tracebacks import without_leading_frames
+from tenure.seams import importing
 
 if TYPE_CHECKING:
     from tenure.app import App
@@ -57,7 +58,8 @@ def _imported(place: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(module)
+        with importing(module):
+            found = importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
             raise InvalidInput(

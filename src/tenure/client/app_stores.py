@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from tenure.errors import InvalidInput, StoreError
 from tenure.jobs.context import inside_commit
-from tenure.seams import exit_if_imported_by_a_child
+from tenure.seams import refuse_use_at_import
 from tenure.stores import Store, store_for
 from tenure.stores.contract import MigrationRecord
 
@@ -42,7 +42,7 @@ class AppStores:
 
     async def open(self) -> Store:
         """Open a new store, which the caller closes. A new SQLite file is migrated."""
-        exit_if_imported_by_a_child()
+        refuse_use_at_import()
         store = self._new()
         if self._app.database.startswith("sqlite") and not (await store.schema()).applied:
             await store.migrate()

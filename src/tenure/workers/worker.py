@@ -27,7 +27,7 @@ from tenure.observe.log_context import job_fields
 from tenure.observe.log_format import counted
 from tenure.observe.meter import LOST, Meter
 from tenure.observe.snapshot import MetricsSnapshot
-from tenure.seams import Seams, exit_if_imported_by_a_child
+from tenure.seams import Seams, refuse_use_at_import
 from tenure.stores.contract import Store, WorkerRecord
 from tenure.workers.checkpointer import Checkpointer
 from tenure.workers.commit.user_connection import UserTransactions
@@ -170,7 +170,7 @@ class Worker:
     async def run(self, *, start_details: Mapping[str, Any] | None = None) -> None:
         """Work until stopped. Raises the error of a part that failed. The first log line has these details instead of
         the queues alone."""
-        exit_if_imported_by_a_child()
+        refuse_use_at_import()
         self._add_executors()
         async with AsyncExitStack() as stack:
             store = await self._open(stack)

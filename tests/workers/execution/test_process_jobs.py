@@ -27,7 +27,9 @@ from tenure.stores import JobFilter
 from tenure.workers.execution.process import parent, started_child
 from tenure.workers.worker import Worker
 from tests.support import process_jobs as jobs
+from tests.support.command import tenure as tenure_command
 from tests.support.databases import POSTGRES_IN_DEPTH, SQLITE_IN_DEPTH, Database
+from tests.support.running_command import started
 from tests.support.server_process import children_of, command_of, is_alive, wait_until
 
 SECONDS = 60.0
@@ -631,3 +633,34 @@ async def test_a_job_that_kills_its_worker_is_exhausted_by_its_losses_and_no_hea
         assert program.poll() is None
     assert (ended.status, ended.losses, ended.failures, ended.attempt) == ("failed", 2, 2, 2)
     assert error_of(ended)["type"] == "WorkerLost"
+
+
+AT_IMPORT = """
+import multiprocessing
+
+import tenure
+
+app = tenure.App()
+
+
+@app.job(isolation="process", max_attempts=1)
+def work() -> None: ...
+
+
+if multiprocessing.current_process().name == "tenure-child":
+    work.enqueue_sync()
+"""
+
+
+async def test_a_module_that_a_child_imports_for_its_job_enqueues_nothing_at_import(tmp_path: Path) -> None:
+    """The command's children import the module of a job only when they run it."""
+    (tmp_path / "shop.py").write_text(AT_IMPORT)
+    database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    environment = {"TENURE_DATABASE": database.url}
+    assert tenure_command("jobs", "enqueue", "work", "--app", "shop:app", cwd=tmp_path, env=environment).code == 0
+    with started("worker", "shop:app", folder=tmp_path, env=environment) as worker:
+        worker.wait_for_log("the job is dead_lettered", seconds=SECONDS)
+    assert "shop: uses the database when it is imported" in worker.log
+    async with database.opened() as store:
+        found = (await store.find(JobFilter(), limit=10)).jobs
+    assert [(job.attempt, job.status) for job in found] == [(1, "dead_lettered")]

@@ -31,7 +31,7 @@ from tenure.jobs.middleware import Middleware, on_thread
 from tenure.lifecycle.operations import Progress
 from tenure.lifecycle.records import Job
 from tenure.observe.log_format import LogStyle, log_to_standard_error
-from tenure.seams import SYSTEM, Seams
+from tenure.seams import SYSTEM, Seams, importing
 from tenure.stores.contract import Artifact, TransactionStore
 from tenure.stores.user_connections import UserTransaction
 from tenure.workers.commit.commit import CommitBlock, Committer
@@ -248,7 +248,8 @@ class ChildProcess:
     def _call(self, message: CallFunction, runner: asyncio.Runner) -> CallEnded:
         try:
             if message.job_path is not None:
-                self._load_job(*message.job_path)
+                with importing(message.job_path[0]):
+                    self._load_job(*message.job_path)
             function: Callable[[str], Coroutine[Any, Any, str]] = getattr(import_module(message.module), message.name)
             _log_as_the_worker(message.log_level, message.log_style)
             text = runner.run(function(message.text), context=contextvars.copy_context())
@@ -260,7 +261,8 @@ class ChildProcess:
     def _run_job(self, assignment: Assignment, runner: asyncio.Runner) -> AttemptEnded:
         message = assignment.message
         try:
-            loaded = self._load_job(message.module, message.name)
+            with importing(message.module):
+                loaded = self._load_job(message.module, message.name)
         except Exception as error:  # noqa: BLE001 - importing a module runs user code
             return AttemptEnded(Raised(describe_error(error)))
         loaded.app.database = message.database

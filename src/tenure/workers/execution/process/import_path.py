@@ -8,14 +8,14 @@ from typing import Any
 
 from tenure.errors import InvalidInput
 from tenure.jobs.definition import JobDefinition
-from tenure.seams import exit_if_imported_by_a_child
+from tenure.seams import refuse_use_at_import
 from tenure.workers.execution.process import child
 from tenure.workers.execution.process.started_child import can_measure_memory
 
 
 def check_definitions(definitions: Mapping[str, JobDefinition[..., Any]], load_job: child.LoadJob) -> None:
     """Refuse definitions whose jobs no child process could run."""
-    exit_if_imported_by_a_child()
+    refuse_use_at_import()
     for definition in definitions.values():
         if definition.isolation == "process":
             _check_definition(definition, load_job)
