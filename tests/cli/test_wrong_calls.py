@@ -118,3 +118,49 @@ def test_the_app_of_django_names_the_settings_that_it_lacks(tmp_path: Path) -> N
         wrong = tenure("stats", "--app", "tenure.contrib.django:app", cwd=tmp_path, env=environment)
         assert wrong.code == 2
         assert "set DJANGO_SETTINGS_MODULE to the module of the project's settings" in wrong.err
+
+
+def test_a_module_that_uses_its_app_when_it_is_imported_is_refused_and_enqueues_nothing(tmp_path: Path) -> None:
+    """Each command that names the app would enqueue its jobs again."""
+    for name, call in (("jobs", "greet.enqueue_sync('Ada')"), ("work", "asyncio.run(app.worker().run())")):
+        (tmp_path / f"{name}.py").write_text(f"import asyncio\n{APP}\n{call}\n")
+        for command in (("worker", f"{name}:app"), ("stats", "--app", f"{name}:app")):
+            with started(*command, folder=tmp_path) as running:
+                assert running.ended() == 1, running.log
+            assert f"{name}.py" in running.log, "the traceback names the line"
+            assert running.log.splitlines()[-1] == (
+                f"tenure: importing {name} failed: InvalidInput: {name}: uses the database when it is imported, to "
+                "enqueue jobs or to run a worker; do so under `if __name__ == '__main__':`"
+            )
+    assert not (tmp_path / "shop.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "shop.db",
+            "database: shop.db is neither sqlite:///… nor postgresql://…; as a URL, the file is sqlite:///shop.db",
+        ),
+        ("mysql://u:secret@h/x", "database: mysql://… is neither sqlite:///… nor postgresql://…"),
+        ("host=h password=secret", "database: the URL is neither sqlite:///… nor postgresql://…"),
+    ],
+)
+def test_a_url_of_no_known_database_is_answered_with_those_that_are(tmp_path: Path, url: str, says: str) -> None:
+    assert tenure("stats", "--database", url, cwd=tmp_path).err == f"tenure: {says}\n"
+    (tmp_path / "shop.py").write_text(APP.replace("sqlite:///shop.db", url))
+    with started("worker", "shop:app", folder=tmp_path) as command:
+        assert command.ended() == 1, command.log
+    assert "line 4, in <module>" in command.log, "it is refused where the app is made"
+    assert command.log.splitlines()[-1] == f"tenure: importing shop failed: InvalidInput: {says}"
+
+
+@pytest.mark.parametrize(
+    "command", [("jobs", "retry", "--all-matching"), ("jobs", "cancel", "--all-matching"), ("dlq", "redrive", "--all")]
+)
+def test_where_nothing_matches_nothing_is_to_be_confirmed(tmp_path: Path, command: tuple[str, ...]) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    assert tenure("migrate", "--database", url).code == 0
+    answer = tenure(*command, "--database", url)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("0 "), answer.out

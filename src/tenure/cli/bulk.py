@@ -38,7 +38,9 @@ def require_choice(ids: Sequence[GivenId], filters: dict[str, Any], *, every: bo
 
 
 def confirm(action: str, count: int, noun: str, *, more: bool) -> None:
-    """Ask on a terminal; elsewhere --yes is required."""
+    """Ask on a terminal; elsewhere --yes is required. Of none there is nothing to ask."""
+    if not count and not more:
+        return
     what = f"{action} {'more than ' if more else ''}{counted(count, noun)}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(f"this would {what}; confirm it with --yes")

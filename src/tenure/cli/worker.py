@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -168,8 +168,6 @@ async def _run_worker(
         metrics=options.metrics is not None,
         wait_for_database=options.wait_for_database,
     )
-    if with_details:
-        warn_of_undeclared_queues(app, options.queues)
     async with connected(app.database):
         pass  # Refuses an invalid URL before the worker waits for the database.
     signals = StopSignals(
@@ -228,20 +226,21 @@ async def _run_until_stopped(
 
     summary = WorkerSummary(report)
 
-    def display() -> Coroutine[Any, Any, None]:
-        return show_summary(summary, as_json=options.as_json) if supervisor is None else supervisor.send_reports(report)
+    async def display() -> None:
+        """Display only once the worker claims: the first report to a supervisor means that it is up."""
+        await worker.started()
+        if with_details:
+            warn_of_undeclared_queues(app, options.queues)
+        if supervisor is None:
+            await show_summary(summary, as_json=options.as_json)
+        else:
+            await supervisor.send_reports(report)
 
-    async with in_background(_after_start(worker, display)):
+    async with in_background(display()):
         await worker.run(start_details=worker_details(app, worker) if with_details else None)
     if supervisor is not None:
         supervisor.send(report())
     log_stopped(summary, SYSTEM.clock.monotonic_seconds() - started_at_seconds)
-
-
-async def _after_start(worker: Worker, display: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Display only once the worker claims: the first report to a supervisor means that it is up."""
-    await worker.started()
-    await display()
 
 
 def show_summary(summary: WorkerSummary, *, as_json: bool) -> Coroutine[Any, Any, None]:

@@ -38,7 +38,8 @@ def warn_of_undeclared_queues(app: App, given: str) -> None:
     unknown = [name for name in names if name not in app.declared_queues]
     if unknown and ALL_QUEUES not in names:
         known = ", ".join(app.declared_queues)
-        log.warning("no job of the app is declared in the queue %s; its queues are: %s", ", ".join(unknown), known)
+        noun = "queue" if len(unknown) == 1 else "queues"
+        log.warning("no job of the app is declared in the %s %s; its queues are: %s", noun, ", ".join(unknown), known)
 
 
 def lease_text(leases: dict[str, float]) -> str:

@@ -253,6 +253,9 @@ class JobFunction(Enqueuer[P, R]):
     def __init__(self, app: App, definition: JobDefinition[P, R]) -> None:
         super().__init__(app, definition, EnqueueOptions())
 
+    def __repr__(self) -> str:
+        return f"<job {self._definition.name}>"
+
     @property
     def app(self) -> App:
         return self._app

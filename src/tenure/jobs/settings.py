@@ -9,7 +9,7 @@ import msgspec
 from tenure.errors import InvalidInput
 from tenure.lifecycle.json_text import check_integer
 from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX, STEP_BYTES_MAX, STORED_BYTES_MAX, STORED_STEP_BYTES_MAX
-from tenure.stores.database_url import without_driver
+from tenure.stores.database_url import check_scheme, without_driver
 
 DATABASE_VARIABLE = "TENURE_DATABASE"
 DATABASE_DEFAULT = "sqlite:///tenure.db"
@@ -48,4 +48,4 @@ def database_url(given: str | None, environment: Mapping[str, str]) -> str:
     'sqlite:///tenure.db'
     """
     check_type(given, str, "database", "a URL as text, such as sqlite:///jobs.db or postgresql://localhost/shop")
-    return without_driver(given or environment.get(DATABASE_VARIABLE) or DATABASE_DEFAULT)
+    return check_scheme(without_driver(given or environment.get(DATABASE_VARIABLE) or DATABASE_DEFAULT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenure.errors import InvalidInput
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import EventFilter, EventPage, Finding, JobFilter, MigrationRecord, SchemaState, Store
-from tenure.stores.database_url import shown_url, without_driver
+from tenure.stores.database_url import unknown_database, without_driver
 from tenure.stores.sql_files import migrations, script
 
 __all__ = [
@@ -46,21 +46,17 @@ def store_for(url: str, *, seams: Seams = SYSTEM) -> Store:
         except ModuleNotFoundError as missing:
             raise InvalidInput("database", "PostgreSQL needs its driver: pip install 'tenure[postgres]'") from missing
         return PostgresStore.from_url(url, seams=seams)
-    raise _unknown(url)
+    raise unknown_database(url)
 
 
 def migrations_for(url: str) -> tuple[MigrationRecord, ...]:
     """The migrations of this code for that kind of database. The database need not exist."""
     package = _PACKAGES.get(without_driver(url).partition("://")[0])
     if package is None:
-        raise _unknown(url)
+        raise unknown_database(url)
     return migrations(package)
 
 
 def script_for(url: str, migration: MigrationRecord) -> str:
     """The SQL script that applies this migration by hand, its record included."""
     return script(_PACKAGES[without_driver(url).partition("://")[0]], migration)
-
-
-def _unknown(url: str) -> InvalidInput:
-    return InvalidInput("database", f"{shown_url(url)} is neither sqlite:///… nor postgresql://…")

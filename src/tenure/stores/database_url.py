@@ -15,6 +15,7 @@ from tenure.errors import InvalidInput
 
 PORT_MAX = 65_535
 POSTGRES = ("postgresql", "postgres")
+SQLITE = "sqlite"
 SHOWN_OPTIONS = frozenset({"user", "host", "port", "dbname", "database", "sslmode", "pooler", "connect_timeout"})
 SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "listen"})
 """Shown without their values. Options that are in neither set are not shown: they may be a part of a password."""
@@ -28,6 +29,7 @@ _URL = re.compile(
 )
 _DRIVER = re.compile(r"^(postgresql|postgres|sqlite)\+[a-z0-9_]+(?=://)")
 _LISTEN = re.compile(r"(?<![^&])listen=postgres(?:ql)?://[^&]*")
+_FILE = re.compile(r"[\w./-]+\.(?:db|sqlite3?)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -98,12 +100,33 @@ def shown_url(url: str) -> str:
     'postgresql://ada:***@db.example.org/jobs'
     """
     scheme, separator, rest = url.partition("://")
-    if scheme == "sqlite" and (rest.startswith("/") or rest == ":memory:"):
+    if scheme == SQLITE and (rest.startswith("/") or rest == ":memory:"):
         return url
     try:
         return parse_postgres_url(url).shown
     except InvalidInput:
         return f"{scheme}://…" if separator and scheme.isalnum() else "…"
+
+
+def check_scheme(url: str) -> str:
+    """The URL, if it is one of SQLite or PostgreSQL."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in (SQLITE, *POSTGRES):
+        raise unknown_database(url)
+    return url
+
+
+def unknown_database(url: str) -> InvalidInput:
+    """The refusal of a URL of no known database. It shows no text that might be a password.
+
+    >>> str(unknown_database("shop.db"))
+    'database: shop.db is neither sqlite:///… nor postgresql://…; as a URL, the file is sqlite:///shop.db'
+    """
+    is_file = _FILE.fullmatch(url)
+    shown, remedy = (url, f"; as a URL, the file is sqlite:///{url}") if is_file else (shown_url(url), "")
+    if shown == "…":
+        shown = "the URL"
+    return InvalidInput("database", f"{shown} is neither sqlite:///… nor postgresql://…{remedy}")
 
 
 def url_options(parsed: PostgresUrl) -> dict[str, str]:
