@@ -23,8 +23,13 @@ from tenure import errors
 from tenure.cli.main import tenure as command
 from tenure.client.job_function import EnqueueOptions
 from tenure.client.job_options import JobOptions
+from tenure.lifecycle.json_text import KEY_LENGTH_MAX, NAME_LENGTH_MAX
 from tenure.lifecycle.operations import Complete
+from tenure.lifecycle.records import Policy
+from tenure.lifecycle.size_limits import CONTENT_BYTES_MAX, STEP_BYTES_MAX, STORED_BYTES_MAX, STORED_STEP_BYTES_MAX
 from tenure.seams import SYSTEM
+from tenure.stores.queue_groups import GROUP_QUEUES_MAX
+from tenure.stores.validation import PRIORITY_LEAST, PRIORITY_MOST
 from tenure.testing.driver import Driver
 from tenure.testing.golden import check_golden
 from tests.contrib.django_project import DjangoProject
@@ -138,6 +143,108 @@ def test_the_guide_to_errors_has_every_class() -> None:
 
 def test_the_guide_to_testing_names_what_runs_async_tests() -> None:
     assert "pip install pytest-asyncio" in (DOCS / "guides" / "testing.md").read_text(encoding="utf-8")
+
+
+# Tables
+
+CELERY = """
+import asyncio
+import sqlite3
+from datetime import UTC, datetime, timedelta
+
+import tenure
+
+tenure.App("postgresql://…")
+app = tenure.App("sqlite:///shop.db")
+handled = app.job(timeouts=tenure.Timeouts(running_seconds=600), isolation="process", fail_on=OSError, max_attempts=4)
+
+
+@app.job
+async def send(number: int) -> int:
+    return number
+
+
+@app.job(queue="mail")
+async def once(ctx: tenure.Context) -> str:
+    if ctx.attempt == 1:
+        raise tenure.TransientError("…", delay_seconds=30)
+    return str(ctx.id)
+
+
+@handled
+def ended(number: int) -> int:
+    return number
+
+
+@app.workflow
+async def flow(run: tenure.Run) -> list[int]:
+    return await run.map(ended.function, [1, 2], concurrency=2) + list(await run.gather(run.step(ended.function, 3)))
+
+
+app.schedule(send.request(1), "0 9 * * *")
+
+
+async def main() -> None:
+    async with app.testing() as harness:
+        await send.options(at=datetime.now(UTC) + timedelta(days=90)).enqueue(1)
+        id = (await send.options(delay_seconds=60).enqueue(1)).id
+        await app.cancel(id, hard=True)
+        retried, flowing = await once.enqueue(), await flow.enqueue()
+        await harness.drain()
+        await harness.advance(31)
+        assert await retried.result() == str(retried.id)
+        assert await flowing.result() == [1, 2, 3]
+        id = (await send.enqueue(1)).id
+        await harness.drain()
+        assert await (await app.get(id)).result(5) == 1
+    async with app.testing("inline"):
+        assert (await send.enqueue(1)).job.status == "succeeded"
+
+
+def by_hand() -> None:
+    with app.testing("inline"):
+        assert send.enqueue_sync(1).result_sync(5) == 1
+    app.background.run(app.migrate)
+    connection = sqlite3.connect("shop.db")
+    with connection:
+        handle = send.within(connection).enqueue_sync(1)
+    assert app.get_sync(handle.id).job.status == "queued"
+"""
+"""What the table for Celery has in its right column, executed."""
+
+
+def test_the_right_column_of_the_table_for_celery_works(tmp_path: Path) -> None:
+    text = (DOCS / "guides" / "celery.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    written = [code for _, right in rows for code in re.findall(r"`([^`]+)`", right)]
+    assert len(written) >= 20
+    for code in written:
+        if code.startswith("tenure "):
+            assert unknown_in(code.split()[1:]) is None, code
+        else:
+            assert code.replace("…)", "") in CELERY, f"{code} is not executed below"
+    run(CELERY + "\n\nby_hand()\nasyncio.run(main())\n", folder=tmp_path)
+
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def test_the_limits_of_the_page_are_those_of_the_code() -> None:
+    text = (DOCS / "guides" / "limits.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE))
+    for row, limits in {
+        "payload, result": (f"{CONTENT_BYTES_MAX // 1024} KiB", f"{STORED_BYTES_MAX // 2**20} MiB"),
+        "a step's result": (f"{STEP_BYTES_MAX // 2**20} MiB", f"{STORED_STEP_BYTES_MAX // 2**20} MiB"),
+        "names of kinds and queues": (f"{NAME_LENGTH_MAX} characters",),
+        "dedupe key, request id": (f"{KEY_LENGTH_MAX} characters",),
+        "priority": (f"{PRIORITY_LEAST:,} to {PRIORITY_MOST:,}".replace("-", MINUS),),
+        "queues of a worker": (f"more than {GROUP_QUEUES_MAX} ",),
+    }.items():
+        assert [limit for limit in limits if limit not in rows[row]] == [], row
+    assert rows["attempts"] == "1 to 30,000"
+    Policy(max_attempts=30_000)
+    with pytest.raises(errors.InvalidInput):
+        Policy(max_attempts=30_001)
 
 
 # FastAPI
