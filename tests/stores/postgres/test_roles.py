@@ -187,7 +187,7 @@ def test_a_role_without_grants_is_refused_with_what_it_lacks(login: Login) -> No
     for arguments in (["jobs", "ls"], ["doctor"], ["migrate"]):
         answer = command(*arguments, "--database", dsn)
         assert answer.code == 3
-        assert "permission denied for schema tenure" in answer.err
+        assert "permission denied for schema tenure; `tenure migrate grants reader r_" in answer.err
         assert "role r_" in answer.err
 
 

@@ -338,7 +338,9 @@ def translation(address: Address, problem: BaseException, *, sent: bool = True) 
     if isinstance(problem, _StatementDenied):
         return PrivilegeMissing(str(problem), needs=problem.needs, role=address.role)
     if isinstance(problem, asyncpg.InsufficientPrivilegeError):
-        return PrivilegeMissing(str(problem), needs=OWNER, role=address.role)
+        # Every kind of grant includes the use of the schema; a reader's is the least.
+        needs = "reader" if "for schema tenure" in str(problem) else OWNER
+        return PrivilegeMissing(str(problem), needs=needs, role=address.role)
     if isinstance(problem, asyncpg.TooManyConnectionsError):
         advice = "raise the limit, or run fewer worker processes"
         return TooManyConnections(
