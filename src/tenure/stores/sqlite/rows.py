@@ -1,6 +1,7 @@
 """Rows and records: how each record is encoded into its table's columns, and decoded from them. No decisions here.
 
-The fields of `JobRow` and `EventRow` are the only lists of these tables' columns; statements take theirs from COLUMNS.
+The fields of `JobRow`, `EventRow` and `StepRecord` are the only lists of their tables' columns; statements take theirs
+from COLUMNS.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tenure.lifecycle.causes import CAUSES, stored_cause
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import EndsAs, Event, EventType, Job, Origin, Policy, WaitingFor
 from tenure.lifecycle.statuses import CLAIMED, RUNNING, Status
-from tenure.lifecycle.steps import StepKind, StepRecord, StepStatus
+from tenure.lifecycle.steps import StepKind, StepRecord
 from tenure.stores.sqlite.values import Row, id_of, micros, optional_micros, optional_timestamp, text, timestamp
 
 PolicyOf = Callable[[int], Policy]
@@ -104,35 +105,9 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     steps: str | None = None
 
 
-class StepRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of tenure_steps."""
-
-    number: int
-    job_id: str
-    key: str
-    kind: str
-    name: str
-    branch: str
-    ordinal: int
-    attempt: int
-    arguments_digest: str | None
-    status: StepStatus
-    code_version: str | None
-    started_at: int
-    finished_at: int
-    child_id: str | None
-    signal_rev: int | None
-    content_digest: str
-    digest: str
-    spend: str | None
-    undo: str | None
-    result: str | None
-    error: str | None
-
-
 POSITIONED = ("position", "correlation_id", "trace")
 """The columns before those of the event in a row that `decode_event` decodes."""
-JOB, EVENT = JobRow.__struct_fields__, EventRow.__struct_fields__
+JOB, EVENT, STEP = JobRow.__struct_fields__, EventRow.__struct_fields__, StepRecord.__struct_fields__
 ORIGIN = frozenset(Origin.__struct_fields__) | {"policy_id", "created_at"}
 MUTABLE = tuple(column for column in JOB if column not in ORIGIN | {"erased_at"})
 NEW = tuple(column for column in JOB if column in ORIGIN | {"status", "rev", "updated_at", "due_at", "timeout_at"})
@@ -142,7 +117,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "shared new job": tuple(column for column in NEW if column not in ("id", "payload")),
     "mutable job": MUTABLE,
     "event": EVENT,
-    "step": StepRow.__struct_fields__,
+    "step": STEP,
     "dead letter": DeadLetterRecord.__struct_fields__,
     "shared event": tuple(column for column in EVENT if column not in ("job_id", "digest", "request_id")),
 }
@@ -150,6 +125,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 _PAST = tuple(column for column in JOB if column not in (*NEW, "transition_count", "previous_status"))
 _NO_PAST = tuple(0 if JobRow.__annotations__[column] == "int" else None for column in _PAST)
+_PAST_TIMES = tuple(column for column in _PAST if column.endswith("_at"))
 _past = itemgetter(*map(JOB.index, _PAST))
 _new = itemgetter(*map(JOB.index, NEW))
 _mutable = itemgetter(*map(JOB.index, MUTABLE))
@@ -340,94 +316,36 @@ def decode_job(row: Row, policy_of: PolicyOf) -> Job:
         due_at=optional_timestamp(job.due_at),
         timeout_at=optional_timestamp(job.timeout_at),
     )
-    if _past(row) == _NO_PAST:
+    past = _past(row)
+    if past == _NO_PAST:
         # Most rows that a claim reads are as they were enqueued.
         return added
-    return replace(
-        added,
-        attempt=job.attempt,
-        failures=job.failures,
-        losses=job.losses,
-        lost=job.lost == 1,
-        owner=job.owner,
-        token=None if job.token is None else id_of(job.token),
-        lease_expires_at=optional_timestamp(job.lease_expires_at),
-        heartbeat_deadline_at=optional_timestamp(job.heartbeat_deadline_at),
-        started_at=optional_timestamp(job.started_at),
-        finished_at=optional_timestamp(job.finished_at),
-        committed_at=optional_timestamp(job.committed_at),
-        cancel_reason=job.cancel_reason,
-        signal_rev=job.signal_rev,
-        waiting_for=job.waiting_for,
-        children_max=job.children_max,
-        pinned_version=job.pinned_version,
-        ends_as=job.ends_as,
-        ends_because=job.ends_because,
-        failures_before_undo=job.failures_before_undo,
-        compensated_at=optional_timestamp(job.compensated_at),
-        progress=job.progress,
-        progress_message=job.progress_message,
-        committed_result=job.committed_result,
-        result=job.result,
-        partial_result=job.partial_result,
-        error=job.error,
-        last_error=job.last_error,
-        reason=job.reason,
-        erased_at=optional_timestamp(job.erased_at),
-    )
+    moved = dict(zip(_PAST, past, strict=True))
+    for name in _PAST_TIMES:
+        if moved[name] is not None:
+            moved[name] = timestamp(moved[name])
+    moved["lost"] = job.lost == 1
+    moved["token"] = None if job.token is None else id_of(job.token)
+    return replace(added, **moved)
 
 
 def encode_step(step: StepRecord) -> Row:
     """The parameters of steps/insert."""
-    row = StepRow(
-        step.number,
-        text(step.job_id),
-        step.key,
-        str(step.kind),
-        step.name,
-        step.branch,
-        step.ordinal,
-        step.attempt,
-        step.arguments_digest,
-        step.status,
-        step.code_version,
-        micros(step.started_at),
-        micros(step.finished_at),
-        None if step.child_id is None else text(step.child_id),
-        step.signal_rev,
-        step.content_digest,
-        step.digest,
-        step.spend,
-        step.undo,
-        step.result,
-        step.error,
-    )
-    return astuple(row)
+    encoded = {
+        "job_id": text(step.job_id),
+        "kind": str(step.kind),
+        "started_at": micros(step.started_at),
+        "finished_at": micros(step.finished_at),
+        "child_id": None if step.child_id is None else text(step.child_id),
+    }
+    return tuple(encoded.get(name, value) for name, value in zip(STEP, astuple(step), strict=True))
 
 
 def decode_step(row: Row) -> StepRecord:
     """The record of a row of tenure_steps."""
-    step = StepRow(*row)
-    return StepRecord(
-        job_id=id_of(step.job_id),
-        key=step.key,
-        number=step.number,
-        kind=StepKind(step.kind),
-        name=step.name,
-        branch=step.branch,
-        ordinal=step.ordinal,
-        attempt=step.attempt,
-        arguments_digest=step.arguments_digest,
-        status=step.status,
-        code_version=step.code_version,
-        started_at=timestamp(step.started_at),
-        finished_at=timestamp(step.finished_at),
-        child_id=None if step.child_id is None else id_of(step.child_id),
-        signal_rev=step.signal_rev,
-        content_digest=step.content_digest,
-        digest=step.digest,
-        spend=step.spend,
-        undo=step.undo,
-        result=step.result,
-        error=step.error,
-    )
+    step = dict(zip(STEP, row, strict=True))
+    step["job_id"] = id_of(step["job_id"])
+    step["kind"] = StepKind(step["kind"])
+    step["started_at"], step["finished_at"] = timestamp(step["started_at"]), timestamp(step["finished_at"])
+    step["child_id"] = None if step["child_id"] is None else id_of(step["child_id"])
+    return StepRecord(**step)
