@@ -25,21 +25,18 @@ from tenure.lifecycle.size_limits import STORED_BYTES_MAX
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, ArtifactRecord, EnqueueRequest, OutboxMessage, SignalRecord
 from tenure.stores.contract.archive import (
-    ArchivedDelivery,
-    ArchivedEndpoint,
     ArchivedJob,
     ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
     DeduplicatedRequest,
     KeyRateUsage,
-    MessageRecord,
     OperatorRecord,
     QueueState,
     StreamRecord,
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
-from tenure.stores.contract.outbox import PendingRecord
+from tenure.stores.contract.outbox import ArchivedDelivery, ArchivedEndpoint, MessageRecord, PendingRecord
 from tenure.stores.outbox_validation import check_endpoint, check_subscription
 from tenure.stores.schedule_validation import validate_next, validate_schedule
 from tenure.stores.validation import validate_artifacts, validate_enqueue, validate_message, validate_step_record

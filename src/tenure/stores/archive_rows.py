@@ -14,18 +14,15 @@ from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
 from tenure.stores.contract import BudgetRecord, ReservationRecord, UnreadableRow
 from tenure.stores.contract.archive import (
-    ArchivedDelivery,
-    ArchivedEndpoint,
     ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
     KeyRateUsage,
-    MessageRecord,
     OperatorRecord,
     QueueState,
     StreamRecord,
 )
-from tenure.stores.contract.outbox import PendingRecord
+from tenure.stores.contract.outbox import ArchivedDelivery, ArchivedEndpoint, MessageRecord, PendingRecord
 from tenure.stores.limited_claim import LIMIT_COLUMNS, decode_limits, encode_usage, limit_columns
 
 NO_ID = str(UUID(int=0))

@@ -10,19 +10,16 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.stores.contract import ArtifactRecord, SignalRecord
 from tenure.stores.contract.archive import (
-    ArchivedDelivery,
-    ArchivedEndpoint,
     ArchivedSubscription,
     ClaimRecord,
     DeduplicatedRequest,
     KeyRateUsage,
-    MessageRecord,
     OperatorRecord,
     QueueState,
     StreamRecord,
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
-from tenure.stores.contract.outbox import PendingRecord
+from tenure.stores.contract.outbox import ArchivedDelivery, ArchivedEndpoint, MessageRecord, PendingRecord
 
 ARCHIVE_TABLES: Mapping[type[msgspec.Struct], str] = {
     OperatorRecord: "operator_log",

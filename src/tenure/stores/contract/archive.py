@@ -18,8 +18,14 @@ from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
-from tenure.stores.contract.outbox import DeliveryOutcome, EndpointSource, PendingRecord
-from tenure.stores.contract.records import Artifact, ArtifactRecord, Resolution, SignalRecord, UnreadableRow
+from tenure.stores.contract.outbox import (
+    ArchivedDelivery,
+    ArchivedEndpoint,
+    MessageRecord,
+    PendingRecord,
+    SubscriptionRecord,
+)
+from tenure.stores.contract.records import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 
 RUN_LENGTH_MAX = 1000
 
@@ -50,62 +56,10 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An outbox message."""
+class ArchivedSubscription(SubscriptionRecord, frozen=True, kw_only=True):
+    """A topic that an endpoint receives, and since when."""
 
-    sequence: int
-    id: UUID
-    aggregate: str | None = None
-    topic: str
-    body: str
-    headers: str | None = None
-    job_id: UUID | None = None
-    correlation_id: str
-    trace: str | None = None
-    at: datetime
-    endpoint_count: int = 0
-
-
-class ArchivedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint of the outbox. Its configuration refers to secrets, and contains none."""
-
-    name: str
-    kind: str
-    config: str | None = None
-    source: EndpointSource
-    created_at: datetime
     updated_at: datetime
-    failing_since_at: datetime | None = None
-    warned_at: datetime | None = None
-    throttled_until_at: datetime | None = None
-    disabled_at: datetime | None = None
-    disabled_because: str | None = None
-
-
-class ArchivedSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that an endpoint receives."""
-
-    endpoint: str
-    topic: str
-    filters: str | None = None
-    block_seconds: float | None = None
-    updated_at: datetime
-
-
-class ArchivedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt to deliver a message. Those of a database are in the order in which they were recorded."""
-
-    endpoint: str
-    aggregate: str
-    sequence: int
-    attempt: int
-    at: datetime
-    outcome: DeliveryOutcome
-    status: int | None = None
-    duration_ms: int
-    error: str | None = None
-    handled_at: datetime | None = None
-    handled_as: Resolution | None = None
 
 
 class OperatorRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,8 +32,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     block_seconds: float | None = None
 
 
-class EndpointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Where messages are delivered to. `config` is a JSON object without secrets."""
+class ArchivedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where messages are delivered to. `config` is a JSON object that refers to secrets, and contains none."""
 
     name: str
     kind: str
@@ -41,36 +41,46 @@ class EndpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     source: EndpointSource
     created_at: datetime
     updated_at: datetime
-    seen_at: datetime | None = None
-    """When a processor that serves it was last seen."""
     failing_since_at: datetime | None = None
-    failing_seconds: float | None = None
-    """For how long it has failed, by the database's clock, when it was read."""
     warned_at: datetime | None = None
     """When a warning that it fails was last recorded."""
     throttled_until_at: datetime | None = None
     disabled_at: datetime | None = None
     disabled_because: str | None = None
+
+
+class EndpointRecord(ArchivedEndpoint, frozen=True, kw_only=True):
+    """The same with its subscriptions, when a processor that serves it was last seen, and for how long it has failed by
+    the database's clock."""
+
+    seen_at: datetime | None = None
+    failing_seconds: float | None = None
     subscriptions: tuple[SubscriptionRecord, ...] = ()
 
 
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+class MessageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A message of the outbox. Nothing of it ever changes; erasure of its job empties the body and the headers."""
 
     sequence: int
     id: UUID
-    aggregate: str | None
+    aggregate: str | None = None
     topic: str
     body: str
-    headers: str | None
-    job_id: UUID | None
+    headers: str | None = None
+    job_id: UUID | None = None
     correlation_id: str
-    trace: str | None
+    trace: str | None = None
     at: datetime
     endpoint_count: int = 0
     """How many endpoints subscribed to it when it was committed, or to how many it was replayed."""
+
+
+class StoredMessage(MessageRecord, frozen=True, kw_only=True):
+    """A message whose row may have no readable time: `at` is then the Unix epoch, and the message is listed and not
+    delivered."""
+
     unreadable: str | None = None
-    """Why the row cannot be read: `at` is then the Unix epoch, and the message is listed and not delivered."""
+    """Why the row cannot be read."""
 
 
 class ClaimDeliveries(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,10 +149,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     due_seconds: float = 0.0
 
 
-class DeliveryRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt as it is kept. A dead one that is redriven or discarded has that in `handled_as`."""
 
-    number: int
     endpoint: str
     aggregate: str
     sequence: int
@@ -154,6 +163,12 @@ class DeliveryRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     handled_at: datetime | None = None
     handled_as: Resolution | None = None
+
+
+class DeliveryRecord(ArchivedDelivery, frozen=True, kw_only=True):
+    """The same with its place in the order in which the attempts of a database were recorded."""
+
+    number: int
 
 
 class PendingRecord(msgspec.Struct, frozen=True, kw_only=True):

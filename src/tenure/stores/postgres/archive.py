@@ -30,7 +30,6 @@ from tenure.stores.contract.archive import (
     ArchivedJob,
     ArchiveRecord,
     DeduplicatedRequest,
-    MessageRecord,
     NotEmpty,
     NotRestored,
     Restore,
@@ -39,7 +38,7 @@ from tenure.stores.contract.archive import (
     StreamRecord,
     Totals,
 )
-from tenure.stores.contract.outbox import PendingRecord
+from tenure.stores.contract.outbox import MessageRecord, PendingRecord
 from tenure.stores.postgres import rows as row
 from tenure.stores.postgres.connections import (
     ABOUT_A_ROW,

@@ -27,7 +27,7 @@ from tenure.stores.contract.outbox import (
     StoredMessage,
     SubscriptionRecord,
 )
-from tenure.stores.outbox_rows import UNKNOWN_AT, UNREADABLE_AT
+from tenure.stores.outbox_rows import MESSAGE, stored_message
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
 from tenure.stores.postgres.connections import Connections, Session, fetch
 from tenure.stores.postgres.rows import require_times
@@ -241,22 +241,7 @@ def _leased_streams(rows: Iterable[asyncpg.Record], token: UUID) -> list[LeasedS
 
 
 def _message(values: Sequence[Any]) -> StoredMessage:
-    """A message of its columns, in the order of the record's fields."""
-    sequence, id_, aggregate, topic, body, headers, job_id, correlation_id, trace, at, endpoint_count = values
-    return StoredMessage(
-        sequence=sequence,
-        id=id_,
-        aggregate=aggregate,
-        topic=topic,
-        body=body,
-        headers=headers,
-        job_id=job_id,
-        correlation_id=correlation_id,
-        trace=trace,
-        at=UNKNOWN_AT if at is None else at,
-        endpoint_count=endpoint_count,
-        unreadable=UNREADABLE_AT if at is None else None,
-    )
+    return stored_message(dict(zip(MESSAGE, values, strict=True)))
 
 
 def _settlement_arrays(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:

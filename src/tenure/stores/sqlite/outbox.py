@@ -28,7 +28,7 @@ from tenure.stores.contract.outbox import (
     StoredMessage,
     SubscriptionRecord,
 )
-from tenure.stores.outbox_rows import UNKNOWN_AT, UNREADABLE_AT
+from tenure.stores.outbox_rows import MESSAGE, stored_message
 from tenure.stores.outbox_validation import validate_claim_deliveries, validate_endpoint, validate_settlements
 from tenure.stores.quarantine import decode_each
 from tenure.stores.sqlite.connections import SqliteConnections
@@ -227,23 +227,9 @@ def _select_messages(session: Session, statement: str, parameters: dict[str, Any
 
 
 def _message(values: Sequence[Any]) -> StoredMessage:
-    """A message of its columns, in the order of the record's fields."""
-    sequence, id_, aggregate, topic, body, headers, job_id, correlation_id, trace, at, endpoint_count = values
-    readable_at = _readable(at)
-    return StoredMessage(
-        sequence=sequence,
-        id=id_of(id_),
-        aggregate=aggregate,
-        topic=topic,
-        body=body,
-        headers=headers,
-        job_id=None if job_id is None else id_of(job_id),
-        correlation_id=correlation_id,
-        trace=trace,
-        at=readable_at or UNKNOWN_AT,
-        endpoint_count=endpoint_count,
-        unreadable=None if readable_at else UNREADABLE_AT,
-    )
+    row = dict(zip(MESSAGE, values, strict=True))
+    job_id = None if row["job_id"] is None else id_of(row["job_id"])
+    return stored_message({**row, "id": id_of(row["id"]), "job_id": job_id, "at": _readable(row["at"])})
 
 
 def _readable(at: Any) -> datetime | None:

@@ -30,7 +30,7 @@ from tenure.lifecycle.records import Actor, Event, Role
 from tenure.lifecycle.schedules import DUE_TAG
 from tenure.lifecycle.statuses import CANCELLED
 from tenure.stores.contract import DeadLetterFilter, EventFilter, JobFilter, OutboxMessage
-from tenure.stores.contract.archive import MessageRecord
+from tenure.stores.contract.outbox import MessageRecord
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 from tenure.testing.store_check import whole_tail

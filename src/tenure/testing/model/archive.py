@@ -24,13 +24,11 @@ from tenure.lifecycle.steps import StepRecord
 from tenure.seams import SYSTEM
 from tenure.stores.contract import Artifact, ArtifactRecord, OutboxMessage, QueueRecord, UnreadableRow
 from tenure.stores.contract.archive import (
-    ArchivedDelivery,
     ArchivedJob,
     ArchiveRecord,
     ClaimRecord,
     DeduplicatedRequest,
     KeyRateUsage,
-    MessageRecord,
     NotEmpty,
     NotRestored,
     QueueState,
@@ -40,6 +38,7 @@ from tenure.stores.contract.archive import (
     Totals,
 )
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
+from tenure.stores.contract.outbox import ArchivedDelivery, MessageRecord
 from tenure.testing.clock import START
 from tenure.testing.model.archived_outbox import OUTBOX_RECORDS, outbox_records, record_as, restore_outbox
 from tenure.testing.model.queues import ModelQueue

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from tenure.stores.contract.archive import ArchivedDelivery, ArchivedEndpoint, ArchivedSubscription, ArchiveRecord
-from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, PendingRecord, SubscriptionRecord
+from tenure.stores.contract.archive import ArchivedSubscription, ArchiveRecord
+from tenure.stores.contract.outbox import (
+    ArchivedDelivery,
+    ArchivedEndpoint,
+    DeliveryRecord,
+    EndpointRecord,
+    PendingRecord,
+    SubscriptionRecord,
+)
 from tenure.testing.model.outbox import PendingRow
 
 if TYPE_CHECKING:
