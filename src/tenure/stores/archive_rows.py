@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +10,11 @@ import msgspec
 
 from tenure.errors import RowPoisoned, StoreError
 from tenure.lifecycle.queue_limits import RateUsage
-from tenure.lifecycle.records import Policy
+from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
 from tenure.stores.contract import BudgetRecord, ReservationRecord, UnreadableRow
 from tenure.stores.contract.archive import (
+    ArchivedJob,
     ArchivedSubscription,
     ArchiveRecord,
     ClaimRecord,
@@ -93,10 +94,22 @@ class RowReader:
     def __init__(self) -> None:
         self.unreadable: list[UnreadableRow] = []
 
-    def add(self, row: UnreadableRow) -> None:
+    def add(self, *rows: UnreadableRow) -> None:
         """A page that is read again meets the same rows."""
-        if row not in self.unreadable:
-            self.unreadable.append(row)
+        self.unreadable += [row for row in rows if row not in self.unreadable]
+
+    async def archived(
+        self, jobs: Sequence[Job], read: Callable[[Sequence[Job]], Awaitable[list[ArchivedJob]]]
+    ) -> list[ArchivedJob]:
+        """The jobs with their records. A job with a record that cannot be decoded is left out."""
+        try:
+            return await read(jobs)
+        except UNREADABLE as problem:
+            if len(jobs) == 1:
+                what = f"a dead letter, signal, request or artifact of job {jobs[0].id}"
+                self.add(UnreadableRow(what, repr(problem), jobs[0].id))
+                return []
+        return [kept for job in jobs for kept in await self.archived([job], read)]
 
     def record(
         self, kind: type[ArchiveRecord], row: Mapping[str, Any], facts: Callable[[], dict[str, Any]]

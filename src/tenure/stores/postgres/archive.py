@@ -23,7 +23,7 @@ from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_KEYS, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.archive_rows import FIRST_KEYS, RowReader, columns_of, facts_of
 from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
@@ -158,7 +158,7 @@ class PostgresSnapshot:
         while page := await self._fetch("events/select_all", {**after, "limit": limit}):
             after = {key: page[-1][key] for key in after}
             events, unreadable = events_of(page)
-            self._add(unreadable)
+            self._reader.add(*unreadable)
             yield events
 
     async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
@@ -166,25 +166,10 @@ class PostgresSnapshot:
         while True:
             rows = await self._fetch("jobs/select_page", {**_NO_FILTER, "after": after, "limit": limit + 1})
             page = await page_of(self._policies, rows, limit)
-            self._add(page.unreadable)
-            yield await self._readable(page.jobs)
+            self._reader.add(*page.unreadable)
+            yield await self._reader.archived(page.jobs, self._kept)
             if (after := page.after) is None:
                 return
-
-    async def _readable(self, jobs: Sequence[Job]) -> list[ArchivedJob]:
-        """The jobs with their records. A job with a record that cannot be decoded is left out."""
-        try:
-            return await self._kept(jobs)
-        except UNREADABLE as problem:
-            if len(jobs) == 1:
-                what = f"a dead letter, signal, request or artifact of job {jobs[0].id}"
-                self._reader.add(UnreadableRow(what, repr(problem), jobs[0].id))
-                return []
-        return [kept for job in jobs for kept in await self._readable([job])]
-
-    def _add(self, unreadable: Sequence[UnreadableRow]) -> None:
-        for one in unreadable:
-            self._reader.add(one)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await _histories(self._connection, job_ids)

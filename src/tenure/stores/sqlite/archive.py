@@ -23,7 +23,7 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_KEYS, UNREADABLE, RowReader, columns_of, facts_of
+from tenure.stores.archive_rows import FIRST_KEYS, RowReader, columns_of, facts_of
 from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
@@ -156,32 +156,17 @@ class SqliteSnapshot:
         after: str | None = None
         while (page := await self._run(reads.tail, after=after, limit=limit)).events or page.unreadable:
             after = page.position
-            self._add(page.unreadable)
+            self._reader.add(*page.unreadable)
             yield page.events
 
     async def jobs(self, *, limit: int) -> AsyncIterator[Sequence[ArchivedJob]]:
         after: UUID | None = None
         while True:
             page = await self._run(reads.find, JobFilter(), after=after, limit=limit)
-            self._add(page.unreadable)
-            yield await self._kept(page.jobs)
+            self._reader.add(*page.unreadable)
+            yield await self._reader.archived(page.jobs, lambda jobs: self._run(_with_records, jobs))
             if (after := page.after) is None:
                 return
-
-    async def _kept(self, jobs: Sequence[Job]) -> list[ArchivedJob]:
-        """The jobs with their records. A job with a record that cannot be decoded is left out."""
-        try:
-            return await self._run(_with_records, jobs)
-        except UNREADABLE as problem:
-            if len(jobs) == 1:
-                what = f"a dead letter, signal, request or artifact of job {jobs[0].id}"
-                self._reader.add(UnreadableRow(what, repr(problem), jobs[0].id))
-                return []
-        return [kept for job in jobs for kept in await self._kept([job])]
-
-    def _add(self, unreadable: Sequence[UnreadableRow]) -> None:
-        for row in unreadable:
-            self._reader.add(row)
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
         return await self._run(reads.history, job_ids)
