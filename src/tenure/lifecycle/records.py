@@ -291,7 +291,6 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def leased(self) -> bool:
-        """Whether it is under a lease."""
         return self.status in LEASED
 
     @property
