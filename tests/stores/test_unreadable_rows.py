@@ -157,8 +157,15 @@ async def test_the_other_jobs_are_claimed_run_and_recovered(database: Database, 
         jobs = await three_jobs(store)
         if limited:
             await store.queues.put("default", QueueLimits(rate=Rate(1000, 60.0)), actor=OPERATOR)
+        [lost] = await Driver(store).claim(limit=1)
+        past = "0" if database.is_sqlite else "'2000-01-01'"
+        database.tamper(
+            f"update {{jobs}} set lease_expires_at = {past}, heartbeat_deadline_at = {past} where id = '{lost.id}'"
+        )
         poison(database, jobs[1], what)
         await RecoveryWorker(store, SYSTEM, name="test").scan()
+        recovered = (await store.read([lost.id]))[lost.id]
+        assert (lost.id, recovered.status, recovered.owner) == (jobs[0].id, QUEUED, None)
     async with app, working(app):
         later = await mail.enqueue()
         await eventually(lambda: {jobs[0].id, jobs[2].id, later.id} <= {*ran}, seconds=60)

@@ -104,7 +104,7 @@ async def test_an_older_server_gets_a_shorter_timeout_as_time_passes(
 ) -> None:
     monkeypatch.setattr(block_module, "TRANSACTION_TIMEOUT_VERSION", 99)
     sql = "select setting::integer as ms from pg_settings where name = 'idle_in_transaction_session_timeout'"
-    async with store.transaction(deadline_seconds=2) as tx:
+    async with store.transaction(deadline_seconds=30) as tx:
         [before] = await tx.fetch(sql)
 
         async def shorter() -> bool:

@@ -432,7 +432,7 @@ def test_a_caller_cannot_replace_what_the_functions_call(caller: str) -> None:
             b"$$ begin raise exception 'replaced'; end $$"
         )
         connection.execute("set search_path = pg_temp, public")
-        Sql(connection).enqueue("mail")
+        assert isinstance(Sql(connection).enqueue("mail"), UUID)
 
 
 @pytest.mark.parametrize(
