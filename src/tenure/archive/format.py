@@ -399,7 +399,6 @@ def _shortened(text: str) -> str:
 
 
 def record_of(line: RecordLine) -> ArchiveRecord:
-    """The record of a line."""
     record: ArchiveRecord = getattr(line, kind_of(line))
     return record
 

@@ -24,8 +24,6 @@ RELEASED = {"stalled": "released"}
 
 
 class _KindCounters:
-    """The counters of one kind."""
-
     __slots__ = (
         *("claims", "conflicts", "dead_letters", "expiries", "failures", "outcomes", "renewals", "retries"),
         *("run_counts", "run_seconds", "wait_counts", "wait_seconds"),

@@ -38,7 +38,6 @@ def check_endpoint(name: str, *, kind: str, config: str | None) -> None:
 
 
 def check_subscription(topic: Any, *, filters: str | None, block_seconds: float | None) -> None:
-    """Validate one subscription."""
     check_pattern(topic)
     if filters is not None:
         _check_object(filters, "filters")
@@ -47,7 +46,6 @@ def check_subscription(topic: Any, *, filters: str | None, block_seconds: float 
 
 
 def validate_endpoint(name: str, *, kind: str, config: str | None, subscriptions: Sequence[SubscriptionRecord]) -> None:
-    """Validate an endpoint and its subscriptions."""
     check_endpoint(name, kind=kind, config=config)
     if not subscriptions:
         raise InvalidInput("topics", f"endpoint {name!r} must subscribe to at least one topic; `*` is all of them")
@@ -67,7 +65,6 @@ def _check_object(text: str, where: str) -> None:
 
 
 def validate_claim_deliveries(request: ClaimDeliveries) -> None:
-    """Validate a claim of a processor."""
     check_name(request.owner, "owner")
     check_seconds(request.lease_seconds, "lease_seconds", least=0.001)
     check_integer(request.messages_max, "messages_max", least=1, most=STREAMS_PER_CLAIM_MAX)

@@ -109,7 +109,6 @@ def _check_id(job_id: Any) -> None:
 
 
 def validate_enqueue(request: EnqueueRequest) -> None:
-    """Validate one request."""
     origin = request.origin
     if request.actor.role is not Role.CLIENT:
         raise NotAuthorised(None, OperationType.ENQUEUE, role=request.actor.role, allowed=[Role.CLIENT])
@@ -155,7 +154,6 @@ def _check_tags(tags: Any) -> None:
 
 
 def validate_job_filter(wanted: JobFilter) -> None:
-    """Validate a filter of jobs."""
     for name in ("correlation_id", "dedupe_key", "submitted_by"):
         if (text := getattr(wanted, name)) is not None:
             check_text(text, name)
@@ -170,7 +168,6 @@ def validate_job_filter(wanted: JobFilter) -> None:
 
 
 def validate_dead_letter_filter(wanted: DeadLetterFilter) -> None:
-    """Validate a filter of dead letters."""
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
     for text in (*wanted.queues, *wanted.kinds):
@@ -190,7 +187,6 @@ def validate_resolution(job_ids: Sequence[UUID], how: Resolution) -> None:
 
 
 def validate_event_filter(wanted: EventFilter) -> None:
-    """Validate a filter of events."""
     if wanted.correlation_id is not None:
         check_text(wanted.correlation_id, "correlation_id")
     for name in ("since", "until"):
@@ -199,7 +195,6 @@ def validate_event_filter(wanted: EventFilter) -> None:
 
 
 def validate_claim(request: ClaimRequest) -> None:
-    """Validate a claim."""
     check_integer(request.limit, "limit", least=1, most=CLAIM_LIMIT_MAX)
     check_text(request.request_id, "request_id")
     check_name(request.worker, "worker")
