@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -12,38 +11,15 @@ from tenure.errors import RowPoisoned, StoreError
 from tenure.lifecycle.queue_limits import RateUsage
 from tenure.lifecycle.records import Job, Policy
 from tenure.lifecycle.schedules import Schedule, ScheduleRecord
-from tenure.stores.contract import BudgetRecord, ReservationRecord, UnreadableRow
+from tenure.stores.archive_tables import ARCHIVE_TABLES
+from tenure.stores.contract import UnreadableRow
 from tenure.stores.contract.archive import (
     ArchivedJob,
-    ArchivedSubscription,
     ArchiveRecord,
-    ClaimRecord,
     KeyRateUsage,
-    OperatorRecord,
     QueueState,
-    StreamRecord,
 )
-from tenure.stores.contract.outbox import ArchivedDelivery, ArchivedEndpoint, MessageRecord, PendingRecord
 from tenure.stores.limited_claim import LIMIT_COLUMNS, decode_limits, encode_usage, limit_columns
-
-NO_ID = str(UUID(int=0))
-
-FIRST_KEYS: Mapping[type[ArchiveRecord], Mapping[str, object]] = {
-    OperatorRecord: {"id": 0},
-    ClaimRecord: {"request_id": ""},
-    QueueState: {"name": ""},
-    KeyRateUsage: {"queue": "", "key": ""},
-    ScheduleRecord: {"name": ""},
-    StreamRecord: {"aggregate": ""},
-    MessageRecord: {"sequence": 0},
-    ArchivedEndpoint: {"name": ""},
-    ArchivedSubscription: {"endpoint": "", "topic": ""},
-    PendingRecord: {"endpoint": "", "aggregate": "", "only_sequence": 0},
-    ArchivedDelivery: {"number": 0},
-    BudgetRecord: {"root_id": NO_ID, "unit": ""},
-    ReservationRecord: {"root_id": NO_ID, "unit": "", "job_id": NO_ID, "attempt": 0, "key": ""},
-}
-"""By type of record: the key that is before the first record, by column."""
 
 _OF_QUEUE = ("name", "paused_at", "last_key", "updated_at")
 _PLAIN = tuple(name for name in Schedule.__struct_fields__ if name not in ("policy", "tags"))
@@ -66,23 +42,6 @@ def columns_of(record: ArchiveRecord) -> dict[str, Any]:
             return facts | {name: getattr(record, name) for name in _MOVING}
     return msgspec.structs.asdict(record)
 
-
-NAMES: Mapping[type[ArchiveRecord], str] = {
-    OperatorRecord: "entry {id} of the operator log",
-    ClaimRecord: "claim {request_id!r}",
-    QueueState: "queue {name!r}",
-    KeyRateUsage: "rate usage of partition {key!r} of queue {queue!r}",
-    ScheduleRecord: "schedule {name!r}",
-    StreamRecord: "stream {aggregate!r}",
-    MessageRecord: "message {sequence}",
-    ArchivedEndpoint: "endpoint {name!r}",
-    ArchivedSubscription: "subscription of endpoint {endpoint!r} to {topic!r}",
-    PendingRecord: "pending stream {aggregate!r} {only_sequence} of endpoint {endpoint!r}",
-    ArchivedDelivery: "delivery {number} of message {sequence}",
-    BudgetRecord: "budget of run {root_id}, unit {unit!r}",
-    ReservationRecord: "reservation {key!r} of job {job_id}, unit {unit!r}",
-}
-"""The name of a record's row in messages."""
 
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, msgspec.MsgspecError, RowPoisoned)
 """What is raised when a row cannot be decoded."""
@@ -118,7 +77,7 @@ class RowReader:
         try:
             return [msgspec.convert(facts(), kind)]
         except (*UNREADABLE, StoreError) as problem:
-            self.add(UnreadableRow(NAMES[kind].format_map(row), _problem(problem)))
+            self.add(UnreadableRow(ARCHIVE_TABLES[kind].row.format_map(row), _problem(problem)))
             return []
 
     def usage(self, written: str | None, of: str) -> RateUsage | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, get_args
 from uuid import UUID
 
 import msgspec
@@ -109,21 +109,7 @@ ArchiveRecord = (
 )
 """The records beside jobs and events. Each type has its own order, the same in every store."""
 
-ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = (
-    OperatorRecord,
-    ClaimRecord,
-    QueueState,
-    KeyRateUsage,
-    ScheduleRecord,
-    StreamRecord,
-    MessageRecord,
-    ArchivedEndpoint,
-    ArchivedSubscription,
-    PendingRecord,
-    ArchivedDelivery,
-    BudgetRecord,
-    ReservationRecord,
-)
+ARCHIVE_RECORDS: tuple[type[ArchiveRecord], ...] = get_args(ArchiveRecord)
 
 
 class ArchivedJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from tenure.lifecycle.records import Event, Job, Policy
 from tenure.lifecycle.schedules import ScheduleRecord
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_KEYS, RowReader, columns_of, facts_of
+from tenure.stores.archive_rows import RowReader, columns_of, facts_of
 from tenure.stores.archive_tables import ARCHIVE_TABLES
 from tenure.stores.contract import Artifact, ArtifactRecord, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
@@ -125,10 +125,10 @@ class PostgresSnapshot:
         return Totals(found["jobs"], found["events"])
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
-        after = FIRST_KEYS[kind]
+        after = ARCHIVE_TABLES[kind].first_key
         # A lease is no part of a record, and a reader may not read its token.
         columns = ", ".join(kind.__struct_fields__) if kind in (StreamRecord, MessageRecord, PendingRecord) else "*"
-        sql = _select_page(ARCHIVE_TABLES[kind], tuple(after), columns)
+        sql = _select_page(ARCHIVE_TABLES[kind].name, tuple(after), columns)
         while page := await self._page(sql, *after.values(), limit):
             after = {key: page[-1][key] for key in after}
             policies = await self._policies.of(page) if kind is ScheduleRecord else {}
@@ -222,7 +222,9 @@ class PostgresRestore:
     async def write_records(self, records: Sequence[ArchiveRecord]) -> None:
         for kind in dict.fromkeys(type(record) for record in records):
             places = [place for place, record in enumerate(records) if type(record) is kind]
-            await self._insert(ARCHIVE_TABLES[kind], [await self._columns(records[place]) for place in places], places)
+            await self._insert(
+                ARCHIVE_TABLES[kind].name, [await self._columns(records[place]) for place in places], places
+            )
             if kind is MessageRecord:
                 await fetch(self._connection, "outbox/restore_sequence", {})
 

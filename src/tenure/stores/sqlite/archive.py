@@ -23,8 +23,8 @@ from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import Event, Job
 from tenure.lifecycle.steps import StepRecord
 from tenure.seams import Seams
-from tenure.stores.archive_rows import FIRST_KEYS, RowReader, columns_of, facts_of
-from tenure.stores.archive_tables import ARCHIVE_TABLES
+from tenure.stores.archive_rows import RowReader, columns_of, facts_of
+from tenure.stores.archive_tables import ARCHIVE_TABLES, TABLES_OF_JOBS
 from tenure.stores.contract import Artifact, ArtifactRecord, JobFilter, SignalRecord, UnreadableRow
 from tenure.stores.contract.archive import (
     ArchivedJob,
@@ -145,7 +145,7 @@ class SqliteSnapshot:
         return self._totals
 
     async def records(self, kind: type[ArchiveRecord], *, limit: int) -> AsyncIterator[Sequence[ArchiveRecord]]:
-        after = FIRST_KEYS[kind]
+        after = ARCHIVE_TABLES[kind].first_key
         while page := await self._run(_select_page, kind, after, limit):
             yield await self._run(_decode_page, kind, page, self._reader)
             if (last := _last_key(page, tuple(after))) is None:
@@ -241,13 +241,13 @@ def _restore_record(session: Session, record: ArchiveRecord) -> None:
     if (policy := columns.pop("policy", None)) is not None:
         columns["policy_id"] = session.policy_id(policy)
     values = {name: encode_value(value) for name, value in columns.items()}
-    _insert(session, ARCHIVE_TABLES[type(record)], values)
+    _insert(session, ARCHIVE_TABLES[type(record)].name, values)
 
 
 def _restore_job(session: Session, kept: ArchivedJob, token: str | None) -> None:
     letters = () if kept.dead_letter is None else (kept.dead_letter,)
     for record in (*letters, *kept.signals, *kept.deduplicated_requests):
-        _insert(session, ARCHIVE_TABLES[type(record)], encode_record(record))
+        _insert(session, TABLES_OF_JOBS[type(record)], encode_record(record))
     job = kept.job
     last = {"job_id": text(job.id), "rev": job.rev}
     [previous_status] = session.execute("events/select_previous_status", last).fetchone()
@@ -286,7 +286,7 @@ def _select_page(
     session: Session, kind: type[ArchiveRecord], after: Mapping[str, object], limit: int
 ) -> list[dict[str, Any]]:
     """The rows of a record's table that follow the key `after`, in the order of the key."""
-    statement = select_page(ARCHIVE_TABLES[kind], tuple(after))
+    statement = select_page(ARCHIVE_TABLES[kind].name, tuple(after))
     rows = session.connection.execute(statement, {**after, "limit": limit})
     names = [column[0] for column in rows.description]
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -334,7 +334,7 @@ def _with_records(session: Session, jobs: Sequence[Job]) -> list[ArchivedJob]:
 
 def _of_jobs(session: Session, jobs: Sequence[Job], kind: type[T], key: str) -> dict[UUID, tuple[T, ...]]:
     """The records of these jobs, each job's in the order of `key`."""
-    statement = select_of_jobs(ARCHIVE_TABLES[kind], kind.__struct_fields__, key)
+    statement = select_of_jobs(TABLES_OF_JOBS[kind], kind.__struct_fields__, key)
     rows = session.connection.execute(statement, {"ids": json_list(text(job.id) for job in jobs)})
     found: defaultdict[UUID, list[T]] = defaultdict(list)
     for record in decode_records(kind, rows):
