@@ -29,11 +29,7 @@ from levels, clock,
         from tenure.jobs job
         where job.queue = :queue::text
           and job.priority = levels.priority
-          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null
-          and job.due_at <= clock.now
-          and job.kind = any (:kinds::text[])
-          and job.committed_at is null
-          and job.id <> all (:excluded::uuid[])
+          -- part: due
         order by job.due_at, job.id
         limit :limit
     ) due

@@ -7,11 +7,8 @@ from (select tenure.clock() as now) clock,
         from tenure.jobs job
         where job.queue = :queue::text
           and job.partition_key = wanted.key
-          and job.status in ('queued', 'retry', 'waiting', 'stalled') and job.due_at is not null and job.pinned_version is null and job.partition_key is not null
-          and job.due_at <= clock.now
-          and job.kind = any (:kinds::text[])
-          and job.committed_at is null
-          and job.id <> all (:excluded::uuid[])
+          and job.partition_key is not null
+          -- part: due
         order by job.priority desc, job.due_at, job.id
         limit :each
     ) due
