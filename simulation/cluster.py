@@ -18,6 +18,7 @@ from simulation.engines import SimulatedEngines
 from simulation.faults import Fault, Options
 from simulation.forks import SimulatedForks
 from simulation.invariants import WAKE_UPS, InvariantViolated, LogInvariants
+from simulation.model.store import ModelStore
 from simulation.network import DividedStore, RemoteCommitBlock, RemoteStore, SimulatedNotifier
 from simulation.outbox import SimulatedOutbox
 from simulation.queue_limits import Limits
@@ -37,7 +38,6 @@ from tenure.seams import Seams, SystemSpawner
 from tenure.stores.contract import EnqueueResult, Failure, Outcome, Repeated
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.history.checker import History, check_history, recorded, snapshot
-from tenure.testing.model.store import ModelStore
 from tenure.testing.store_check import all_jobs, check_store
 from tenure.workers.worker import Worker, WorkerOptions
 

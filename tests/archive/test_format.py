@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.archive.exporter import Exporter
 from tenure.archive.format import (
     ORDER,
@@ -40,7 +41,6 @@ from tenure.stores.contract.archive import RUN_LENGTH_MAX, ArchivedJob, Runs
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract.archive import bare, lived, read_all, seen
 from tenure.testing.driver import Driver
-from tenure.testing.model.store import ModelStore
 from tests.support.archives import check_and_import
 
 Damage = Callable[[list[bytes]], tuple[list[bytes], int]]

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.cli.doctor import clock_skew, find_problems
 from tenure.lifecycle.records import Policy
 from tenure.lifecycle.schedules import Schedule
@@ -20,7 +21,6 @@ from tenure.stores.database_url import shown_url
 from tenure.stores.postgres import doctor as examination
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import OPERATOR, Driver
-from tenure.testing.model.store import ModelStore
 from tests.support.command import Answer, tenure
 from tests.support.databases import Database
 

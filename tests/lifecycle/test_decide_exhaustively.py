@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.errors import IllegalTransition, NotYet, Refused, RevisionConflict
 from tenure.lifecycle.causes import CAUSES
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
@@ -58,7 +59,6 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import ERROR, Driver
-from tenure.testing.model.store import ModelStore
 from tests.support.expected_lifecycle import AFTER_COMMIT, EXPECTED, LEASED, Facts, Requested, allowed, verdict
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database
 from tests.support.postgres import Postgres

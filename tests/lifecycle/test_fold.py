@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.lifecycle.executions import ExecutionStatus
 from tenure.lifecycle.fold import BrokenLog, contents_of, differences, executions, fold
 from tenure.lifecycle.invariants import violations
@@ -16,7 +17,6 @@ from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.statuses import FAILED, HALTED, QUEUED, RUNNING, STALLED, SUCCEEDED, Status
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import ERROR, RECOVERY, Driver
-from tenure.testing.model.store import ModelStore
 from tests.support.situations import SITUATIONS, Setup, Situation
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput, NotYet
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.executions import ExecutionStatus
@@ -40,7 +41,6 @@ from tenure.lifecycle.statuses import (
 from tenure.lifecycle.timeouts import Timeouts
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver
-from tenure.testing.model.store import ModelStore
 from tests.support.situations import SITUATIONS, Setup, Situation
 
 OTHER_ERROR = '{"type":"KeyError","message":"gone"}'

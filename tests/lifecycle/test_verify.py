@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.cli.output import NoProgress
 from tenure.cli.verify import verify_store
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
@@ -31,7 +32,6 @@ from tenure.lifecycle.statuses import Status
 from tenure.lifecycle.verify import Problem, ProblemType, dead_letter_problems, problems_of, signal_problems
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, blank_verbose, prune_finished
-from tenure.testing.model.store import ModelStore
 from tests.support.sample_jobs import DEAD_LETTER, one_of_each
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from simulation.model import rows
 from tenure.lifecycle import evolve, records
 from tenure.stores import wake_parents
 from tenure.stores.commit_block import BaseCommitBlock
-from tenure.testing.model import rows
 from tenure.workers.maintenance import recovery
 from tests.lifecycle import test_records
 from tests.mutants.edits import Edits

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from simulation.model.store import ModelStore
 from tenure.stores.contract import Store
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import DatabaseClock
-from tenure.testing.model.store import ModelStore
 from tests.support.manual_postgres import PostgresClock, copied_database
 from tests.support.postgres import Postgres
 

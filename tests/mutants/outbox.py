@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulation.model.outbox import ModelOutbox
 from tenure.outbox.stream_delivery import StreamDelivery
-from tenure.testing.model.outbox import ModelOutbox
 from tests.mutants.edits import Edits
 from tests.mutants.layers import Kit, Simulator
 from tests.mutants.mutant import Mutant

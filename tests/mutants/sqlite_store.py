@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from simulation.model import rows
+from simulation.model.store import ModelStore
 from tenure.lifecycle.operation_types import OperationType
 from tenure.stores import contract
 from tenure.stores.sqlite import apply, claim, enqueue
 from tenure.stores.sqlite import rows as sqlite_rows
-from tenure.testing.model import rows
-from tenure.testing.model.store import ModelStore
 from tests.mutants.edits import Edits
 from tests.mutants.layers import History, Kit, Lockstep, Simulator, StoreVerdicts, Verify
 from tests.mutants.mutant import Mutant

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from simulation.model.store import ModelStore
 from tenure.lifecycle import steps, verify
 from tenure.stores.contract import decide_save
 from tenure.stores.postgres import apply_batch
 from tenure.stores.sqlite import apply
 from tenure.stores.sqlite import steps as sqlite_steps
-from tenure.testing.model.store import ModelStore
 from tests.lifecycle.test_steps import test_a_step_of_which_anything_was_changed_is_found
 from tests.mutants.edits import Edits
 from tests.mutants.layers import Kit, Lockstep, OnPostgres, Simulator, Unit

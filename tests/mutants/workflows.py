@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from simulation.model.rows import claimable
 from tenure.lifecycle import deadlines, evolve, steps
 from tenure.lifecycle.records import Job
-from tenure.testing.model.rows import claimable
 from tenure.workers.leases import Lease
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.definition import WorkflowDefinition

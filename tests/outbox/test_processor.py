@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tenure
+from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.outbox.circuit_breaker import CircuitBreaker
 from tenure.outbox.processor import OutboxProcessor, ProcessorOptions
@@ -24,7 +25,6 @@ from tenure.stores.contract.outbox import MessageFilter, OutboxStore, Subscripti
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.outbox import endpoint, post
 from tenure.testing.driver import OPERATOR, Driver
-from tenure.testing.model.store import ModelStore
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
 from tests.support.waiting import eventually

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from simulation.model.store import ModelStore
 from tenure.errors import StoreUnavailable
 from tenure.outbox.processor import ProcessorOptions
 from tenure.outbox.settlement_writer import WRITE_AT, SettlementWriter
@@ -17,7 +18,6 @@ from tenure.stores.contract.outbox import Settlement
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.outbox import claim, endpoint, post
 from tenure.testing.driver import Driver
-from tenure.testing.model.store import ModelStore
 
 LIMIT_SECONDS = 30.0
 

@@ -30,7 +30,7 @@ SHIPPED = {
     "engines",
     "workflow",
 }
-SHIPPED_FOR_TESTS = {"contract", "harness", "history", "model"}
+SHIPPED_FOR_TESTS = {"contract", "harness", "history"}
 FORBIDDEN_WORDS = ("simulat", "measur", "benchmark", "peers")
 
 

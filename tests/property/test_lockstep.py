@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from simulation.model.store import ModelStore
 from tenure.errors import DedupeKeyConflict, Refused, RequestIdReused, TenureError
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.deadlines import DEADLINE_TAG, stamp
@@ -82,7 +83,6 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.contract import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, blank_verbose, prune_finished
-from tenure.testing.model.store import ModelStore
 from tenure.testing.store_check import check_store
 from tests.support.expected_lifecycle import EXPECTED
 from tests.support.manual_postgres import PostgresClock, copied_database, prepared_database

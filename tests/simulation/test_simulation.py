@@ -14,13 +14,13 @@ import pytest
 
 from simulation.cluster import Result
 from simulation.faults import Fault, Options
+from simulation.model.schedules import ModelSchedules
 from simulation.runs import simulate_all
 from simulation.shrink import arguments, shrunk
 from simulation.tally import Tally
 from tenure.lifecycle import decide as deciding
 from tenure.lifecycle.schedules import Firing
 from tenure.stores.contract import EnqueueRequest, EnqueueResult
-from tenure.testing.model.schedules import ModelSchedules
 
 SEEDS = 2000
 """Of these, one in ten over SQLite in memory, the others over the model."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput, RequestIdReused
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
@@ -38,7 +39,6 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 from tenure.testing.history.checker import History, HistorySnapshot, recorded, snapshot
-from tenure.testing.model.store import ModelStore
 
 DEAD_LETTER = DeadLetter(ReasonCode.VALIDATION_FAILED, Stage.INPUT, ERROR)
 LEASE_SECONDS = 60.0

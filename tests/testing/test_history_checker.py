@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.lifecycle.operations import Commit, Complete, Heartbeat, Progress
 from tenure.lifecycle.records import EventType, Job
@@ -30,7 +31,6 @@ from tenure.testing.history.checker import (
     recorded,
     snapshot,
 )
-from tenure.testing.model.store import ModelStore
 from tenure.vocabularies import engine_hardening
 from tests.support.false_histories import CORRUPTIONS, Corruption
 from tests.support.history_edits import CHANGED, followed, log

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from simulation.model.store import ModelStore
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
     Ack,
@@ -25,7 +26,6 @@ from tenure.lifecycle.operations import (
 from tenure.lifecycle.records import Actor, Event, Job, Role
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
-from tenure.testing.model.store import ModelStore
 
 Recipe = Callable[[Driver, ManualClock], Awaitable[Job]]
 

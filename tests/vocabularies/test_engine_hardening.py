@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
 from tenure.lifecycle.operations import (
@@ -32,7 +33,6 @@ from tenure.lifecycle.timeouts import Timeouts
 from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import START, ManualClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
-from tenure.testing.model.store import ModelStore
 from tenure.vocabularies import JobHistory, TranslatedEvent, vocabulary
 from tenure.vocabularies.engine_hardening import CATEGORIES, Category, category, error_text
 from tenure.vocabularies.engine_legacy import NEW_NAMES, new_name

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput
 from tenure.lifecycle.fold import executions
 from tenure.lifecycle.records import Event, EventType, Job, Role
@@ -15,7 +16,6 @@ from tenure.lifecycle.statuses import LEASED, Status
 from tenure.lifecycle.transitions import legal_events
 from tenure.testing.clock import ManualClock
 from tenure.testing.driver import Driver
-from tenure.testing.model.store import ModelStore
 from tenure.vocabularies import ALL, VOCABULARY_NAMES, JobHistory, Vocabulary, translate, vocabularies, vocabulary
 from tenure.vocabularies.state_machine import HEARTBEAT, LEASE_RENEWED, NAMED, event_name
 from tenure.vocabularies.vocabulary import histories

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.model.store import ModelStore
 from tenure.stores.contract import Store
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract import StoreContract
-from tenure.testing.model.store import ModelStore
 
 
 @pytest.mark.requirement("LC-13")

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from tenure.errors import LeaseLost
 from tenure.lifecycle.dead_letter import ReasonCode, Stage
@@ -22,12 +23,13 @@ from tenure.lifecycle.steps import StepRecord
 from tenure.stores.contract import Artifact, JobFilter, NotEmpty, NotRestored, OutboxMessage, Store
 from tenure.stores.contract.archive import ARCHIVE_RECORDS, ArchivedJob, ArchiveRecord, Restore, Runs
 from tenure.stores.contract.outbox import MessageFilter
+from tenure.stores.sqlite.connect import MEMORY
+from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import ManualClock
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.outbox import LEASE_SECONDS, claim, endpoint, post, settlement
 from tenure.testing.contract.steps import recorded, save, save_request
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver
-from tenure.testing.model.store import ModelStore
 from tenure.testing.store_check import check_store, whole_tail
 
 T = TypeVar("T")
@@ -206,38 +208,48 @@ async def seen(store: Store) -> Any:
 class ArchiveContract:
     """`archive.reading`, `archive.restoring`."""
 
+    @pytest.fixture
+    def other_clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest_asyncio.fixture
+    async def other(self, other_clock: ManualClock) -> AsyncIterator[Store]:
+        """A second, empty store."""
+        store = SqliteStore(MEMORY, database_clock=other_clock.now)
+        await store.migrate()
+        await store.open()
+        yield store
+        await store.close()
+
     async def test_an_export_of_this_store_can_be_restored_in_another(
-        self, drive: Driver, clock: DatabaseClock
+        self, drive: Driver, clock: DatabaseClock, other: Store
     ) -> None:
         await lived(drive, clock)
-        model = ModelStore(ManualClock())
-        await restore(model, await read_all(drive.store))
-        assert await seen(model) == await seen(drive.store)
-        await check_store(model)
+        await restore(other, await read_all(drive.store))
+        assert await seen(other) == await seen(drive.store)
+        await check_store(other)
 
-    async def test_an_export_of_another_store_can_be_restored_in_this_one(self, drive: Driver) -> None:
-        manual = ManualClock()
-        model = ModelStore(manual)
-        jobs = await lived(Driver(model), manual)
-        read = await read_all(model)
+    async def test_an_export_of_another_store_can_be_restored_in_this_one(
+        self, drive: Driver, other: Store, other_clock: ManualClock
+    ) -> None:
+        jobs = await lived(Driver(other), other_clock)
+        read = await read_all(other)
         await restore(drive.store, read)
-        assert await seen(drive.store) == await seen(model)
+        assert await seen(drive.store) == await seen(other)
         again = await read_all(drive.store, limit=1000)
         assert (again.jobs, bare(again.log), again.bodies) == (read.jobs, bare(read.log), read.bodies)
         assert await drive.store.artifact(jobs[2].id, "report") == read.bodies[jobs[2].id, "report"]
 
     async def test_a_restored_endpoint_receives_what_was_pending_in_order(
-        self, drive: Driver, clock: DatabaseClock
+        self, drive: Driver, clock: DatabaseClock, other: Store
     ) -> None:
-        manual = ManualClock()
-        model = ModelStore(manual)
-        there = Driver(model)
-        await endpoint(model)
+        there = Driver(other)
+        await endpoint(other)
         await post(there, ("paid", "ada"), ("paid", "ada"), ("paid", "ada"))
-        [first] = await claim(model, messages_max=1)
-        await model.outbox.settle([settlement(first, due_seconds=0.0)])
-        await claim(model)
-        await restore(drive.store, await read_all(model))
+        [first] = await claim(other, messages_max=1)
+        await other.outbox.settle([settlement(first, due_seconds=0.0)])
+        await claim(other)
+        await restore(drive.store, await read_all(other))
         clock.advance(LEASE_SECONDS + 1)
         [stream] = await claim(drive.store)
         assert [one.sequence for one in stream.messages] == [one + first.last_sequence for one in (-1, 0)]
@@ -246,10 +258,11 @@ class ArchiveContract:
         [later] = await drive.store.outbox.messages(MessageFilter(), after=first.last_sequence)
         assert (later.endpoint_count, later.sequence > first.last_sequence) == (1, True)
 
-    async def test_the_log_continues_after_the_restored_events(self, drive: Driver) -> None:
-        model = ModelStore(ManualClock())
-        await lived(Driver(model), ManualClock())
-        await restore(drive.store, await read_all(model))
+    async def test_the_log_continues_after_the_restored_events(
+        self, drive: Driver, other: Store, other_clock: ManualClock
+    ) -> None:
+        await lived(Driver(other), other_clock)
+        await restore(drive.store, await read_all(other))
         written = sum(job.rev for job in (await drive.store.find(JobFilter(), limit=1000)).jobs)
         restored = await whole_tail(drive.store, expected=written)
         added = await drive.add()
@@ -277,22 +290,24 @@ class ArchiveContract:
             await restore(drive.store, read)
         assert await seen(drive.store) == before
 
-    async def test_a_restore_that_fails_leaves_nothing(self, drive: Driver) -> None:
-        model = ModelStore(ManualClock())
-        await lived(Driver(model), ManualClock())
-        read, empty = await read_all(model), await seen(drive.store)
+    async def test_a_restore_that_fails_leaves_nothing(
+        self, drive: Driver, other: Store, other_clock: ManualClock
+    ) -> None:
+        await lived(Driver(other), other_clock)
+        read, empty = await read_all(other), await seen(drive.store)
         with pytest.raises(ZeroDivisionError):
             async with restored(drive.store, read):
                 raise ZeroDivisionError
         assert await seen(drive.store) == empty
         assert (await read_all(drive.store)).records == []
         await restore(drive.store, read)
-        assert await seen(drive.store) == await seen(model)
+        assert await seen(drive.store) == await seen(other)
 
-    async def test_an_invalid_record_is_reported_with_its_position(self, drive: Driver) -> None:
-        model = ModelStore(ManualClock())
-        await lived(Driver(model), ManualClock())
-        read = await read_all(model)
+    async def test_an_invalid_record_is_reported_with_its_position(
+        self, drive: Driver, other: Store, other_clock: ManualClock
+    ) -> None:
+        await lived(Driver(other), other_clock)
+        read, empty = await read_all(other), await seen(drive.store)
         with pytest.raises(NotRestored) as twice:
             await restore(drive.store, msgspec.structs.replace(read, log=[*read.log[:6], read.log[2], *read.log[6:]]))
         assert twice.value.place == 6
@@ -300,32 +315,28 @@ class ArchiveContract:
         with pytest.raises(NotRestored) as without_its_end:
             await restore(drive.store, msgspec.structs.replace(read, log=[e for e in read.log if e is not last]))
         assert without_its_end.value.place == 3
-        assert await seen(drive.store) == await seen(ModelStore(ManualClock()))
+        assert await seen(drive.store) == empty
 
-    async def test_restored_jobs_have_no_lease(self, drive: Driver, clock: DatabaseClock) -> None:
+    async def test_restored_jobs_have_no_lease(self, drive: Driver, clock: DatabaseClock, other: Store) -> None:
         """The record stays until its lease expires, but its token is unknown."""
-        manual = ManualClock()
-        model = ModelStore(manual)
-        held = await Driver(model).running(policy={"lease_seconds": 60.0})
-        await restore(drive.store, await read_all(model))
+        held = await Driver(other).running(policy={"lease_seconds": 60.0})
+        await restore(drive.store, await read_all(other))
         job = await drive.job(held.id)
         assert (job.status, job.owner, job.token) == (Status.RUNNING, held.owner, None)
         assert isinstance(await drive.refuse(held, Complete("1")), LeaseLost)
         clock.advance(61)
         assert [one.id for one in await drive.store.recoverable(limit=10)] == [held.id]
 
-    async def test_repeated_requests_return_the_restored_results(self, drive: Driver) -> None:
-        manual = ManualClock()
-        model = ModelStore(manual)
-        there = Driver(model)
+    async def test_repeated_requests_return_the_restored_results(self, drive: Driver, other: Store) -> None:
+        there = Driver(other)
         first, second = there.enqueue(dedupe_key="x"), there.enqueue(dedupe_key="x", request_id="again")
-        await model.enqueue([first])
-        await model.enqueue([second])
+        await other.enqueue([first])
+        await other.enqueue([second])
         claim = there.claim_request()
-        [claimed] = await model.claim(claim)
+        [claimed] = await other.claim(claim)
         progress = there.request(claimed, Progress(3))
         await there.try_apply(progress)
-        await restore(drive.store, await read_all(model))
+        await restore(drive.store, await read_all(other))
         assert [added.created for added in await drive.store.enqueue([first, second])] == [False, False]
         assert [job.id for job in await drive.store.claim(claim)] == [claimed.id]
         assert (await drive.repeat(progress)).progress == 3

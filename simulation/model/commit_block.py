@@ -26,7 +26,7 @@ from tenure.stores.contract import (
 )
 
 if TYPE_CHECKING:
-    from tenure.testing.model.store import ModelStore
+    from simulation.model.store import ModelStore
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from simulation.model.outbox import PendingRow
 from tenure.stores.contract.archive import ArchivedSubscription, ArchiveRecord
 from tenure.stores.contract.outbox import (
     ArchivedDelivery,
@@ -17,10 +18,9 @@ from tenure.stores.contract.outbox import (
     PendingRecord,
     SubscriptionRecord,
 )
-from tenure.testing.model.outbox import PendingRow
 
 if TYPE_CHECKING:
-    from tenure.testing.model.store import ModelStore
+    from simulation.model.store import ModelStore
 
 T = TypeVar("T", bound=msgspec.Struct)
 

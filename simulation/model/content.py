@@ -8,6 +8,8 @@ from uuid import UUID
 
 import msgspec
 
+from simulation.model.log_cursors import CursorRow, ModelLogCursors
+from simulation.model.outbox import ModelOutbox, PendingRow, topic_matches
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost, NotAuthorised
 from tenure.lifecycle.budgets import BudgetLine, Reservation
 from tenure.lifecycle.content import StoredContent, is_of_step
@@ -46,8 +48,6 @@ from tenure.stores.contract.outbox import DeliveryRecord, EndpointRecord, Stored
 from tenure.stores.contract.steps import STEPS_PER_READ
 from tenure.stores.validation import NUMBER_MAX, invalid_steps, validate_page, validate_worker
 from tenure.testing.clock import ManualClock
-from tenure.testing.model.log_cursors import CursorRow, ModelLogCursors
-from tenure.testing.model.outbox import ModelOutbox, PendingRow, topic_matches
 
 
 class ModelContent:

@@ -35,6 +35,7 @@ class DeduplicatedEnqueue(msgspec.Struct, frozen=True):
 
     body: Body
     job_id: UUID
+    at: datetime
 
 
 class WonClaim(msgspec.Struct, frozen=True):

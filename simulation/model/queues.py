@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from simulation.model.rows import claimable
 from tenure.lifecycle.claim_order import candidate_order
 from tenure.lifecycle.json_text import check_name
 from tenure.lifecycle.queue_limits import NO_LIMITS, Candidate, QueueLimits, RateUsage
@@ -33,7 +34,6 @@ from tenure.stores.limited_claim import (
     run_choice,
 )
 from tenure.testing.clock import ManualClock
-from tenure.testing.model.rows import claimable
 
 Rows = dict[Any, Job]
 

@@ -15,7 +15,7 @@ from tenure.stores.contract.log_cursors import EventMessage, LogCursor, Operator
 from tenure.stores.log_cursor_validation import validate_cursor_lease, validate_event_messages
 
 if TYPE_CHECKING:
-    from tenure.testing.model.content import ModelContent
+    from simulation.model.content import ModelContent
 
 
 class CursorRow(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ from uuid import UUID
 
 import msgspec
 
+from simulation.model.content import ModelContent
+from simulation.model.rows import Body, DeduplicatedEnqueue, superseded
 from tenure.errors import IllegalTransition, JobNotFound
 from tenure.lifecycle.dead_letter import DeadLetterRecord
 from tenure.lifecycle.records import BLANKABLE, Actor, Event, Job
@@ -27,8 +29,6 @@ from tenure.stores.contract import (
 from tenure.stores.contract.retention import PRUNE_BATCH, WORKER_SLACK_SECONDS
 from tenure.stores.validation import validate_after, validate_prunable, validate_resolution
 from tenure.testing.clock import ManualClock
-from tenure.testing.model.content import ModelContent
-from tenure.testing.model.rows import Body, DeduplicatedEnqueue, superseded
 
 ERASED = "null"
 

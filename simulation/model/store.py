@@ -16,6 +16,30 @@ from uuid import UUID
 
 import msgspec
 
+from simulation.model.archive import ModelArchive
+from simulation.model.commit_block import ModelCommitBlock
+from simulation.model.queues import ModelQueue, ModelQueues, choose_within_limits, with_usage
+from simulation.model.retention import ModelRetention
+from simulation.model.rows import (
+    POSITION_DIGITS,
+    DeduplicatedEnqueue,
+    WonClaim,
+    body_of,
+    claimable,
+    deduplicated_job,
+    event_matches,
+    is_due,
+    job_matches,
+    letter_matches,
+    needs_attention,
+    pinned_jobs,
+    position,
+    same_dedupe,
+    same_enqueue,
+    tallies,
+    waits_for_no_child,
+)
+from simulation.model.schedules import ModelSchedules
 from tenure.errors import RequestIdReused
 from tenure.lifecycle.claim_order import batch, claim_order
 from tenure.lifecycle.dead_letter import DeadLetterRecord
@@ -62,30 +86,6 @@ from tenure.stores.validation import (
 )
 from tenure.stores.wake_parents import wake_parents
 from tenure.testing.clock import ManualClock
-from tenure.testing.model.archive import ModelArchive
-from tenure.testing.model.commit_block import ModelCommitBlock
-from tenure.testing.model.queues import ModelQueue, ModelQueues, choose_within_limits, with_usage
-from tenure.testing.model.retention import ModelRetention
-from tenure.testing.model.rows import (
-    POSITION_DIGITS,
-    DeduplicatedEnqueue,
-    WonClaim,
-    body_of,
-    claimable,
-    deduplicated_job,
-    event_matches,
-    is_due,
-    job_matches,
-    letter_matches,
-    needs_attention,
-    pinned_jobs,
-    position,
-    same_dedupe,
-    same_enqueue,
-    tallies,
-    waits_for_no_child,
-)
-from tenure.testing.model.schedules import ModelSchedules
 
 
 class _NoWakeups:
@@ -183,7 +183,7 @@ class ModelStore(ModelRetention):
         for request in requests:
             there = deduplicated_job(request, rows, deduplicated) or same_enqueue(request, rows, bodies)
             if there is None and (there := same_dedupe(request, rows.values())) is not None:
-                deduplicated[request.request_id] = DeduplicatedEnqueue(body_of(request), there.id)
+                deduplicated[request.request_id] = DeduplicatedEnqueue(body_of(request), there.id, self._clock.now())
             if there is not None:
                 results.append(EnqueueResult(without_token(there), created=False))
                 continue

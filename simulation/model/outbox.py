@@ -33,7 +33,7 @@ from tenure.stores.outbox_validation import validate_claim_deliveries, validate_
 from tenure.stores.validation import validate_page
 
 if TYPE_CHECKING:
-    from tenure.testing.model.content import ModelContent
+    from simulation.model.content import ModelContent
 
 
 class PendingRow(PendingRecord, frozen=True, kw_only=True):

@@ -1,7 +1,6 @@
 """The model's archive: a snapshot is a copy, and a restore builds a copy that replaces the model's content.
 
-The model does not record when claims, deduplicated requests and messages were made; the archive uses the start of its
-clock.
+The model does not record when claims and messages were made; the archive uses the start of its clock.
 """
 
 # ruff: noqa: SLF001 - this is a part of the model
@@ -16,6 +15,9 @@ from uuid import UUID
 
 import msgspec
 
+from simulation.model.archived_outbox import OUTBOX_RECORDS, outbox_records, record_as, restore_outbox
+from simulation.model.queues import ModelQueue
+from simulation.model.rows import DeduplicatedEnqueue, WonClaim
 from tenure.lifecycle.content import StoredContent
 from tenure.lifecycle.queue_limits import RateUsage
 from tenure.lifecycle.records import Event
@@ -40,12 +42,9 @@ from tenure.stores.contract.archive import (
 from tenure.stores.contract.budgets import BudgetRecord, ReservationRecord
 from tenure.stores.contract.outbox import ArchivedDelivery, MessageRecord
 from tenure.testing.clock import START
-from tenure.testing.model.archived_outbox import OUTBOX_RECORDS, outbox_records, record_as, restore_outbox
-from tenure.testing.model.queues import ModelQueue
-from tenure.testing.model.rows import DeduplicatedEnqueue, WonClaim
 
 if TYPE_CHECKING:
-    from tenure.testing.model.store import ModelStore
+    from simulation.model.store import ModelStore
 
 
 T = TypeVar("T")
@@ -156,7 +155,7 @@ class ModelSnapshot:
             dead_letter=await model.dead_letter(job_id),
             signals=tuple(await model.signals(job_id)),
             deduplicated_requests=tuple(
-                DeduplicatedRequest(request_id=name, job_id=job_id, digest=one.body[0], detail=one.body[1], at=START)
+                DeduplicatedRequest(request_id=name, job_id=job_id, digest=one.body[0], detail=one.body[1], at=one.at)
                 for name, one in deduplicated
             ),
             artifacts=tuple(await model.artifacts(job_id)),
@@ -220,7 +219,7 @@ class ModelRestore:
             if one.signals:
                 model._signals[job_id] = list(one.signals)
             model._deduplicated |= {
-                its.request_id: DeduplicatedEnqueue((its.digest, its.detail), job_id)
+                its.request_id: DeduplicatedEnqueue((its.digest, its.detail), job_id, its.at)
                 for its in one.deduplicated_requests
             }
 
