@@ -52,7 +52,8 @@ async def replay_golden_file(
     ended = await replay.ended(arguments)
     if replay.engine.parked is not None:
         return [replay.engine.parked]
-    return [*replay.engine.unreadable, *call_differences(replay.engine, run), *_end_differences(run, ended)]
+    engine = replay.engine
+    return [*engine.unreadable, *call_differences(engine.made, engine.unmade, run), *_end_differences(run, ended)]
 
 
 class _Returned(msgspec.Struct, frozen=True):

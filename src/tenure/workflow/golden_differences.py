@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -54,21 +54,10 @@ class MadeCall(msgspec.Struct, frozen=True):
     fit: Literal["exact", "arguments", "renamed"]
 
 
-class Replayed(Protocol):
-    """What a replay has seen."""
-
-    @property
-    def made(self) -> list[MadeCall]: ...
-
-    @property
-    def unmade(self) -> list[StepRecord]: ...
-
-
-def call_differences(replayed: Replayed, run: GoldenFile) -> Iterator[Difference]:
+def call_differences(made: Sequence[MadeCall], unmade: Sequence[StepRecord], run: GoldenFile) -> Iterator[Difference]:
     """The differences of the calls, in the order of today's code; then what was removed."""
-    made = sorted(replayed.made, key=lambda one: _position(one.call.place.branch, one.call.place.ordinal))
+    made = sorted(made, key=lambda one: _position(one.call.place.branch, one.call.place.ordinal))
     moved = {record.key for record in _moved([one.record for one in made if one.record is not None])}
-    unmade = replayed.unmade
     blocked = False
     for one in made:
         name, key = one.call.name, one.call.place.key

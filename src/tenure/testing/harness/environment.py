@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.lifecycle.records import Role
 from tenure.seams import SYSTEM, JoinHandle, ProcessHandle, Seams, Spawner
 from tenure.stores.contract import EnqueueRequest, EnqueueResult, Outcome, Request
+from tenure.stores.sqlite.connect import MEMORY
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.clock import START, ManualClock
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from tenure.testing.harness.harness import Harness
 
-MEMORY = ":memory:"
+T = TypeVar("T")
 
 
 class HarnessClock(ManualClock):
@@ -94,34 +96,23 @@ class HarnessSpawner:
             await asyncio.wait(left)
 
 
-class Bystander(Protocol):
-    """Receives what clients write to the harness store."""
-
-    async def added(self, added: list[EnqueueResult]) -> list[EnqueueResult]:
-        """Called after an enqueue; returns its results."""
-        ...
-
-    async def changed(self) -> None:
-        """Called after a client has changed jobs, running ones included."""
-        ...
-
-
 class HarnessStore(SqliteStore):
-    """SQLite in memory, on the caller's thread, with the harness clock as the database's clock."""
+    """SQLite in memory, on the caller's thread, with the harness clock as the database's clock. What clients write is
+    passed to the harness."""
 
-    def __init__(self, seams: Seams, bystander: Bystander) -> None:
+    def __init__(self, seams: Seams, harness: Harness) -> None:
         super().__init__(MEMORY, seams=seams, database_clock=seams.clock.now, inline=True)
-        self._bystander = bystander
+        self._harness = harness
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, after: Awaitable[object] | None = None
     ) -> list[EnqueueResult]:
-        return await self._bystander.added(list(await super().enqueue(requests, after=after)))
+        return await self._harness.added(list(await super().enqueue(requests, after=after)))
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         outcomes = await super().apply(requests)
         if any(request.actor.role is Role.CLIENT for request in requests):
-            await self._bystander.changed()
+            await self._harness.changed()
         return outcomes
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tenure.client.app_stores import AppStores
 from tenure.errors import InvalidInput
+from tenure.stores.sqlite.connect import MEMORY
 from tenure.testing.clock import START
-from tenure.testing.harness.environment import MEMORY, HarnessClock, HomeLoop
+from tenure.testing.harness.environment import HarnessClock, HomeLoop
 from tenure.testing.harness.harness import Harness, Mode
 from tenure.testing.harness.report import HarnessError
 
