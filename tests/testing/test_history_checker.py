@@ -12,12 +12,12 @@ import pytest
 
 from simulation.model.store import ModelStore
 from tenure.errors import InvalidInput, StoreUnavailable
-from tenure.lifecycle.operations import Commit, Complete, Heartbeat, Progress
+from tenure.lifecycle.operations import Commit, Complete, Fail, Heartbeat, Progress
 from tenure.lifecycle.records import EventType, Job
 from tenure.lifecycle.statuses import Status
 from tenure.stores.contract import Outcome, Request
 from tenure.testing.clock import ManualClock
-from tenure.testing.driver import OPERATOR, Driver, blank_verbose
+from tenure.testing.driver import ERROR, OPERATOR, Driver, blank_verbose
 from tenure.testing.history.checker import (
     Code,
     Failed,
@@ -241,6 +241,20 @@ async def test_erasure_and_blanking_are_no_problem(clock: ManualClock) -> None:
     await drive.apply(await drive.running(kind="other"), Progress(1), Progress(2))
     await blank_verbose(store, older_than_seconds=0)
     assert check_history(History(), await snapshot(store, clock=clock)) == []
+
+
+@pytest.mark.requirement("WF-15")
+@pytest.mark.parametrize(("seconds", "found"), [(9.0, {Code.AGAINST_POLICY}), (11.0, set())])
+async def test_a_job_may_fail_by_a_timeout_from_its_deadline_on(
+    clock: ManualClock, seconds: float, found: set[Code]
+) -> None:
+    store = ModelStore(clock)
+    drive = Driver(store)
+    job = await drive.running(policy={"deadline_seconds": 10.0, "on_timeout": "retry"})
+    clock.advance(seconds)
+    await drive.apply(job, Fail(ERROR, permanent=True, timed_out=True))
+    problems = check_history(History(), await snapshot(store, clock=clock))
+    assert {problem.code for problem in problems} == found
 
 
 # Writing it down

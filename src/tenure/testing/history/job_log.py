@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from uuid import UUID
 
 from tenure.lifecycle.causes import TIMEOUT
+from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.decide import clock_allows
 from tenure.lifecycle.enqueue import enqueued_job
 from tenure.lifecycle.evolve import evolve
@@ -220,7 +221,9 @@ def _operation(type_: OperationType, event: Event, job: Job, content: str | None
             return Suspend(seen_rev=load(event.detail or "{}").get("seen_rev", 0))
         case OperationType.STALL:
             return Stall(event.cause or "lease_expired")
-    timed_out = event.cause == TIMEOUT and job.policy.on_timeout == "fail"
+    deadline_at = deadline_of(job)
+    at_deadline = deadline_at is not None and event.at >= deadline_at
+    timed_out = event.cause == TIMEOUT and (at_deadline or job.policy.on_timeout == "fail")
     return Fail("null", permanent=timed_out or event.cause == "permanent_error")
 
 
