@@ -344,6 +344,17 @@ async def test_a_soft_cancel_reaches_the_engine_which_ends_the_job(app: tenure.A
         ).status == "cancelled"
 
 
+async def test_a_cancel_that_was_not_requested_is_an_error_of_the_attempt(app: tenure.App) -> None:
+    render = declare(app)
+    async with opened_gateway(app) as gateway, connected(gateway, "render") as engine:
+        handle = await render.enqueue("intro")
+        error = {"type": "Cancelled", "message": "stopped"}
+        number = engine.about(await engine.next(JobDispatch), "job_failed", error=error, action="cancel")
+        ack = await engine.acked(number)
+        assert (ack.outcome, ack.status) == ("recorded", "retry")
+    assert (await until(app, handle, RETRY, CLAIMED)).failures == 1
+
+
 async def test_a_refused_lease_cancels_the_local_work(app: tenure.App) -> None:
     render = declare(app)
     async with opened_gateway(app) as gateway, connected(gateway, "render") as engine:

@@ -114,10 +114,10 @@ class EngineOutcomes:
                 return await self._completer.write(lease, "progress", lambda _: progress)
             case JobComplete():
                 outcome = self._returned(lease.job, message)
-            case JobFailedMessage(action="release" | "cancel"):
-                return (await self._end(lease, failed_outcome(message))).job
-            case JobFailedMessage():
+            case JobFailedMessage(action=action):
                 outcome = failed_outcome(message)
+                if action == "release" or (action == "cancel" and lease.job.cancel_requested):
+                    return (await self._end(lease, outcome)).job
             case _:
                 raise InvalidInput("message", f"{type(message).__name__} is not about a job")
         await self._start(lease)
