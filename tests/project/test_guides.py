@@ -128,6 +128,12 @@ def test_the_guide_to_jobs_has_every_option_and_when_to_use_it() -> None:
     assert set(JobOptions.__annotations__) - words_of("jobs.md") == set()
 
 
+def test_the_guide_to_jobs_has_every_hook_of_a_middleware() -> None:
+    hooks = {name for name in vars(tenure.Middleware) if not name.startswith("_")}
+    assert "run_sync" in hooks
+    assert hooks - words_of("jobs.md") == set()
+
+
 def test_the_guide_to_enqueuing_has_every_option() -> None:
     assert set(EnqueueOptions.__struct_fields__) - words_of("enqueuing.md") == set()
 
