@@ -19,10 +19,10 @@ COLLECT_EVERY = 20
 
 def simulate(seed: int, options: Options) -> Result:
     """One run."""
-    quiet = logging.getLogger("tenure")
-    usual = quiet.level
-    quiet.setLevel(logging.CRITICAL)
     cluster = SimulatedCluster(seed, options)
+    collects = gc.isenabled()
+    # What an earlier run has left behind would otherwise be closed within this one, and schedule callbacks in it.
+    gc.disable()
     try:
         try:
             cluster.loop.run_until_complete(cluster.run())
@@ -31,7 +31,8 @@ def simulate(seed: int, options: Options) -> Result:
         result = cluster.result()
         cluster.close()
     finally:
-        quiet.setLevel(usual)
+        if collects:
+            gc.enable()
     return result
 
 
@@ -52,11 +53,13 @@ def simulate_span(first: int, last: int, options: Options) -> list[Result]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Killed processes leave tasks that never end; their warnings when they are destroyed are dropped."""
-    usual = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
+    """Killed processes leave tasks that never end. Their warnings when they are destroyed, and the log, are dropped."""
+    usual, log = sys.unraisablehook, logging.getLogger("tenure")
+    sys.unraisablehook, level = lambda _: None, log.level
+    log.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         sys.unraisablehook = usual
+        log.setLevel(level)

@@ -24,6 +24,34 @@ CLOSING_TRIES = 20
 THE_NODE: ContextVar[Node | None] = ContextVar("tenure_simulated_node", default=None)
 
 
+class Callback:
+    """A scheduled callback, as asyncio's own handles, without what only debugging needs: a run has ten thousand."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_when_seconds", "context")
+
+    def __init__(self, callback: Callable[..., Any], args: Any, context: Context | None, when_seconds: float) -> None:
+        self._callback, self._args, self._when_seconds, self._cancelled = callback, args, when_seconds, False
+        self.context = copy_context() if context is None else context
+
+    def when(self) -> float:
+        return self._when_seconds
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self, loop: VirtualLoop) -> None:
+        try:
+            self.context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as asyncio's own loops
+            loop.call_exception_handler({"message": f"exception in callback {self._callback!r}", "exception": error})
+
+
 class Node:
     """One simulated process: its name, and whether it runs."""
 
@@ -34,7 +62,7 @@ class Node:
         self.steps = 0
         self.dies_at_step: int | None = None
         self.when_dead: Callable[[], None] = lambda: None
-        self._backlog: list[asyncio.Handle] = []
+        self._backlog: list[Callback] = []
 
     def kill(self) -> None:
         """As with SIGKILL: from now on nothing of it runs."""
@@ -53,7 +81,7 @@ class Node:
         self.loop.make_ready(self._backlog)
         self._backlog = []
 
-    def may_run(self, handle: asyncio.Handle) -> bool:
+    def may_run(self, handle: Callback) -> bool:
         """Whether this process takes its next step now: not if it is dead, dies here, or is paused."""
         if self.dead:
             return False
@@ -73,8 +101,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, chance: RandomStream) -> None:
         self._chance = chance
         self._now_seconds = 0.0
-        self._ready: deque[asyncio.Handle]  # the usual loop's own, also filled by what it does itself
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: deque[Callback]  # the usual loop's own, also filled by what it does itself
+        self._timers: list[tuple[float, int, Callback]] = []
         self._timers_set = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self.turns = 0
@@ -85,18 +113,28 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    ) -> Callback:
+        handle = Callback(callback, args, context, self._now_seconds)
         self._ready.append(handle)
         return handle
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> Callback:
+        return self.call_soon(callback, *args, context=context)
+
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Callback:
+        timer = Callback(callback, args, context, when)
         self._timers_set += 1
         heapq.heappush(self._timers, (when, self._timers_set, timer))
         return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Callback:
+        return self.call_at(self._now_seconds + delay, callback, *args, context=context)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Nothing is destroyed before the run ends, so that no `finally` of a killed process runs meanwhile."""
@@ -119,7 +157,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers.clear()
         super().close()
 
-    def make_ready(self, handles: Iterable[asyncio.Handle]) -> None:
+    def make_ready(self, handles: Iterable[Callback]) -> None:
         """Run the postponed callbacks in the next iteration."""
         self._ready.extend(handles)
 
@@ -142,9 +180,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for handle in batch:
             if handle.cancelled():
                 continue
-            node = handle._context.get(THE_NODE)  # noqa: SLF001 - only the handle has it
+            node = handle.context.get(THE_NODE)
             if node is None or node.may_run(handle):
-                handle._run()  # noqa: SLF001
+                handle.run(self)
 
 
 class DatabaseClock:
@@ -153,9 +191,13 @@ class DatabaseClock:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self.offset_seconds = 0.0
+        self._read_seconds, self._read_at = 0.0, START
 
     def now(self) -> datetime:
-        return START + timedelta(seconds=round(self._loop.time() + self.offset_seconds, 6))
+        seconds = self._loop.time() + self.offset_seconds
+        if seconds != self._read_seconds:
+            self._read_seconds, self._read_at = seconds, START + timedelta(seconds=round(seconds, 6))
+        return self._read_at
 
     def monotonic_seconds(self) -> float:
         return self._loop.time()

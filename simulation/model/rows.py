@@ -79,8 +79,8 @@ def same_dedupe(request: EnqueueRequest, rows: Iterable[Job]) -> Job | None:
 
 
 def claimable(job: Job, request: ClaimRequest, now: datetime) -> bool:
-    mine = job.pinned_version in (None, request.code_version)
-    return mine and is_due(job, now) and job.queue in request.queues and job.kind in request.kinds
+    mine = is_due(job, now) and job.queue in request.queues and job.kind in request.kinds
+    return mine and job.pinned_version in (None, request.code_version)
 
 
 def needs_attention(job: Job, now: datetime) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -75,6 +76,24 @@ def test_runs_leave_nothing_behind() -> None:
     objects_after(0)
     before = objects_after(10)
     assert objects_after(20) - before < 100, "what the dead had scheduled was kept: over a hundred things a run"
+
+
+def test_nothing_of_an_earlier_run_is_closed_within_a_run() -> None:
+    """A coroutine of a killed process would schedule callbacks in the run that is made when it is collected."""
+    within: list[bool] = []
+
+    def note(phase: str, _info: object) -> None:
+        within.append(asyncio._get_running_loop() is not None)
+
+    gc.callbacks.append(note)
+    try:
+        results = list(simulate_all(range(3), Options()))
+    finally:
+        gc.callbacks.remove(note)
+    assert within
+    assert not any(within)
+    assert gc.isenabled()
+    assert [result.problem for result in results] == [None] * 3
 
 
 def test_two_seeds_make_two_runs() -> None:

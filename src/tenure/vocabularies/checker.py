@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tenure.lifecycle.records import Event, EventType, Job
-from tenure.vocabularies.vocabulary import JobHistory, ReportedTransition, Vocabulary, allows, histories
+from tenure.vocabularies.vocabulary import JobHistory, ReportedTransition, Vocabulary, histories, is_extension, is_own
 
 
 class TransitionProblem(msgspec.Struct, frozen=True):
@@ -49,8 +49,8 @@ def _wrong(vocabulary: Vocabulary, transition: ReportedTransition, by: EventType
     before, after = transition.before, transition.after
     if before != word:
         yield f"{before} → {after} does not continue {word}"
-    own = allows(vocabulary.transitions, before, after, by)
-    if not own and not allows(vocabulary.extensions, before, after, by):
+    own = is_own(vocabulary, before, after, by)
+    if not own and not is_extension(vocabulary, before, after, by):
         yield f"{before} → {after} by {by} is neither a transition of the source nor a listed extension"
     elif transition.extension is own:
         yield f"{before} → {after} by {by} is {'not ' * own}an extension, and is marked otherwise"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -111,7 +112,7 @@ class Report(NamedTuple):
     change: WordChange | None = None
 
 
-class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Total: every job has a word, and every event a translation, which may be empty.
 
     Several of tenure's statuses can share a word, so a translation cannot be reversed. `transitions` is the source's
@@ -157,12 +158,22 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
         return [event for history in histories(origin, events) for event in self.translate(history)]
 
     def _transition(self, change: WordChange, by: EventType) -> ReportedTransition:
-        own = allows(self.transitions, change.before, change.after, by)
-        return ReportedTransition(*change, extension=not own)
+        return ReportedTransition(*change, extension=not is_own(self, change.before, change.after, by))
 
 
-def allows(transitions: Iterable[SourceTransition], before: str | None, after: str, by: EventType) -> bool:
-    """Whether one of these is the transition between these words by an event of this type."""
+@lru_cache(maxsize=1024)
+def is_own(vocabulary: Vocabulary, before: str | None, after: str, by: EventType) -> bool:
+    """Whether the source has this transition between two words by an event of this type."""
+    return _has(vocabulary.transitions, before, after, by)
+
+
+@lru_cache(maxsize=1024)
+def is_extension(vocabulary: Vocabulary, before: str | None, after: str, by: EventType) -> bool:
+    """Whether this transition is a listed extension."""
+    return _has(vocabulary.extensions, before, after, by)
+
+
+def _has(transitions: Iterable[SourceTransition], before: str | None, after: str, by: EventType) -> bool:
     return any((one.before, one.after) == (before, after) and by in one.by for one in transitions)
 
 

@@ -221,9 +221,8 @@ def _operation(type_: OperationType, event: Event, job: Job, content: str | None
             return Suspend(seen_rev=load(event.detail or "{}").get("seen_rev", 0))
         case OperationType.STALL:
             return Stall(event.cause or "lease_expired")
-    deadline_at = deadline_of(job)
-    at_deadline = deadline_at is not None and event.at >= deadline_at
-    timed_out = event.cause == TIMEOUT and (at_deadline or job.policy.on_timeout == "fail")
+    # The owner measures the deadline from a reply: if the clock was set back, the event is dated before it.
+    timed_out = event.cause == TIMEOUT and (job.policy.on_timeout == "fail" or deadline_of(job) is not None)
     return Fail("null", permanent=timed_out or event.cause == "permanent_error")
 
 
