@@ -25,6 +25,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, blank_verbose, runner
 from tests.crash.archive_scenarios import ARCHIVE_SCENARIOS
 from tests.crash.budget_scenarios import BUDGET_SCENARIOS
+from tests.crash.contention_scenarios import CONTENTION_SCENARIOS, four_queued
 from tests.crash.log_cursor_scenarios import LOG_CURSOR_SCENARIOS
 from tests.crash.operation_scenarios import DEAD_LETTER, OPERATION_SCENARIOS
 from tests.crash.queue_scenarios import QUEUE_SCENARIOS
@@ -75,10 +76,6 @@ async def one_with_a_dedupe_key(drive: Driver) -> list[Job]:
 
 async def enqueue_duplicate(context: Context) -> Sequence[EnqueueResult]:
     return await context.store.enqueue([context.drive.enqueue(id=job_id(2), dedupe_key="ada")])
-
-
-async def four_queued(drive: Driver) -> list[Job]:
-    return [await drive.add(id=job_id(number), policy=LONG, priority=number) for number in range(1, 5)]
 
 
 async def claim_three(context: Context) -> list[Job]:
@@ -202,6 +199,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("claim one", claim_one, four_queued),
     Scenario("claim from a lane", claim_from_a_lane, four_in_one_lane, only="postgres"),
     Scenario("claim from many queues", claim_from_many_queues, four_queued, only="postgres"),
+    *CONTENTION_SCENARIOS,
     *OPERATION_SCENARIOS,
     *TRANSACTION_SCENARIOS,
     *LOG_CURSOR_SCENARIOS,
