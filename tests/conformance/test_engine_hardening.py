@@ -373,7 +373,7 @@ async def test_a_dispatch_that_the_engine_does_not_acknowledge_ends_by_policy(
     database: Database, on_timeout: str, status: Status
 ) -> None:
     async with database.opened(), tenure.App(database.url) as app:
-        render = declare(app, on_timeout=on_timeout, timeouts=tenure.Timeouts(claimed_seconds=0.3))
+        render = declare(app, on_timeout=on_timeout, timeouts=tenure.Timeouts(claimed_seconds=2.0))
         async with opened_gateway(app) as gateway:
             handle = await render.enqueue("intro")
             async with connected(gateway, "render", capacity=1) as engine:
@@ -392,7 +392,7 @@ async def test_all_jobs_of_an_engine_whose_socket_closed_end_by_policy(
     database: Database, on_lost: str, status: Status, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with database.opened(), tenure.App(database.url) as app:
-        render = declare(app, on_lost=on_lost, heartbeat_seconds=0.2)
+        render = declare(app, on_lost=on_lost, heartbeat_seconds=2.0)
         async with opened_gateway(app) as gateway:
             handles = await app.enqueue_many(render.request(str(number)) for number in range(50))
             async with connected(gateway, "render", capacity=50) as engine:

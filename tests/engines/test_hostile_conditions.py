@@ -208,7 +208,7 @@ async def test_a_job_that_is_deleted_before_its_start_is_recorded_is_cancelled(a
 
 
 async def test_the_python_engine_stays_connected_when_the_job_that_it_runs_is_deleted(app: tenure.App) -> None:
-    render = declare(app, heartbeat_seconds=0.5)
+    render = declare(app, heartbeat_seconds=1.0)
     async with served(app) as at:
         engine = Engine(at.socket_url, token=at.token, engine_id="py")
         started, stopped = asyncio.Event(), asyncio.Event()
@@ -237,7 +237,7 @@ async def test_the_python_engine_stays_connected_when_the_job_that_it_runs_is_de
 
 async def test_renewals_never_use_a_draining_socket(app: tenure.App) -> None:
     """Once the engine has resumed its jobs through another socket. Until then the draining one keeps their leases."""
-    render = declare(app, lease_seconds=4.0, heartbeat_seconds=0.1)
+    render = declare(app, lease_seconds=6.0, heartbeat_seconds=1.0)
     async with opened_gateway(app) as first, opened_gateway(app) as second:
         handle = await render.enqueue("intro")
         async with connected(first, "render") as engine:
@@ -245,12 +245,12 @@ async def test_renewals_never_use_a_draining_socket(app: tenure.App) -> None:
             await engine.acked(engine.about(dispatch, "job_started"))
             first.connections[0].drain("a test")
             await engine.next(GatewayDrain)
-            await renewed(app, handle, 2)
+            await renewed(app, handle, 1)
         held = [{"job_id": dispatch.job_id, "claim": dispatch.claim}]
         async with connected(second, "render", epoch=2, claim=dispatch.claim, jobs=held, wait=False) as engine:
             assert len((await engine.next(Welcome)).jobs) == 1
             before = len(await log_of(app, handle))
-            await renewed(app, handle, 4)
+            await renewed(app, handle, 2)
             assert first.connections == []
             log = await log_of(app, handle)
             renewals = [event.request_id for event in log[before:] if event.type is EventType.HEARTBEAT]
@@ -289,7 +289,7 @@ async def test_an_engine_that_never_reads_is_disconnected_and_harms_no_other(app
 
 
 async def test_an_answer_for_a_lost_lease_changes_nothing(app: tenure.App) -> None:
-    render = declare(app, lease_seconds=3600, heartbeat_seconds=0.1)
+    render = declare(app, lease_seconds=3600, heartbeat_seconds=1.0)
     async with opened_gateway(app) as gateway:
         handle = await render.enqueue("intro")
         async with connected(gateway, "render") as engine:

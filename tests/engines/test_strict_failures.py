@@ -174,7 +174,7 @@ FAILURES = {
         r"recovered from claimed: failed \(timeout\)",
         claimed_seconds=3.0,
     ),
-    "engine silent": Failure(engine_is_silent, **LOST_AT_WORK, silence_seconds=0.5),
+    "engine silent": Failure(engine_is_silent, **LOST_AT_WORK, silence_seconds=2.0),
     "socket closed": Failure(socket_is_closed, **LOST_AT_WORK),
     "engine crash with 50 running jobs": Failure(
         engine_crashes_with_50_running_jobs,

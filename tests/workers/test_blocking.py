@@ -56,7 +56,8 @@ async def test_a_job_that_waits_for_another_one_is_named_in_one_warning(
 ) -> None:
     @app.job
     async def child() -> str:
-        await asyncio.sleep(0.2)
+        while not any("waits for" in text for text in warnings_of(caplog)):
+            await asyncio.sleep(0.01)
         return "done"
 
     @app.job
