@@ -1,4 +1,5 @@
-"""Many callers of `enqueue` in one process, as in a web server, beside `enqueue_many` in batches of as many jobs.
+"""Many concurrent callers of `enqueue` in one process, as in a web server, compared with `enqueue_many` in batches of
+as many jobs.
 
 Run as `python -m benchmarks.callers --help`. Rounds of both ways on both stores are interleaved; medians are shown, and
 the ratio of their rates, for which the target is 0.6.
@@ -40,7 +41,7 @@ WAYS: dict[str, Callable[[int, int], Awaitable[None]]] = {"callers": by_callers,
 
 
 async def one_round(url: str, *, jobs: int, callers: int) -> dict[str, tuple[float, float]]:
-    """Jobs per second and microseconds of this process's CPU per job, each way, on one database."""
+    """Jobs per second, and CPU microseconds of this process per job, of both ways on one database."""
     store = store_for(url)
     await store.migrate()
     await store.close()

@@ -1,7 +1,7 @@
-"""Claimers that drain a fixed number of jobs together, and note how long each claim took.
+"""Concurrent claimers that drain a fixed number of jobs, and measure each claim.
 
-Each has a store of its own, as a worker process would have. As many processes as there are cores share them: beyond
-that the claimers of one process are tasks. All are connected and have warmed up before the first one begins.
+Each claimer has its own store, as a worker process has. There is at most one process per core; more claimers are tasks
+of these processes. All claimers have connected and warmed up before the first one begins.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tenure.stores import store_for
 from tenure.stores.contract import Applied, ClaimRequest, Request, Store
 
 WARM_UP_CLAIMS = 8
-"""PostgreSQL may settle on another plan from the sixth execution of a statement on."""
+"""PostgreSQL may choose a generic plan from the sixth execution of a statement on."""
 READY_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What is to be drained, by whom, and for how long at most."""
+    """The jobs to drain, the number of claimers, and the time limit."""
 
     url: str
     queues: tuple[str, ...]
@@ -42,7 +42,8 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How long each claim that won something took, and from when to when, by the clock that all processes share."""
+    """The time of each claim that returned jobs, and when the drain began and ended, by the clock that all processes
+    share."""
 
     claims_ms: list[float]
     jobs: int
@@ -75,7 +76,7 @@ def _share(left: Synchronized[int], start: Barrier) -> None:
 
 
 def divided(claimers: int, processes: int) -> list[int]:
-    """How many claimers each process has.
+    """The number of claimers of each process.
 
     >>> divided(5, 2), divided(1, 2)
     ([3, 2], [1])
@@ -85,7 +86,7 @@ def divided(claimers: int, processes: int) -> list[int]:
 
 
 def drain(work: Drain) -> Drained:
-    """Have that many jobs claimed, started and completed."""
+    """Claim, start and complete this many jobs."""
     shares = divided(work.claimers, os.cpu_count() or 1)
     context = get_context("spawn")
     left, start = context.Value("q", work.jobs), context.Barrier(len(shares))
@@ -95,7 +96,7 @@ def drain(work: Drain) -> Drained:
 
 
 def together(parts: Sequence[Drained]) -> Drained:
-    """From the first begin to the last end."""
+    """The results of all processes, from the first begin to the last end."""
     return Drained(
         [took for part in parts for took in part.claims_ms],
         sum(part.jobs for part in parts),
@@ -141,7 +142,7 @@ async def _claimer(store: Store, work: Drain, share: Share) -> Drained:
         if jobs:
             claims_ms.append((time.monotonic() - sent) * 1000)
             await _complete(store, jobs, Actor(Role.RUNNER, worker, asked.token))
-        # The rest was locked by other claimers, or quarantined: it is claimed again until none is left.
+        # Other claimers have locked the remaining jobs, or they are quarantined: claim until none is left.
         share.give_back(wanted - len(jobs))
         done += len(jobs)
     return Drained(claims_ms, done, began, time.monotonic())

@@ -75,7 +75,7 @@ async def gateway(url: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
 
 @asynccontextmanager
 async def engines(address: str, token: str) -> AsyncIterator[None]:
-    """Engines that run meanwhile. They connect as soon as the gateway listens."""
+    """Engines that run during the block. They connect as soon as the gateway listens."""
     made = [Engine(address, token=token, engine_id=f"engine-{number}", capacity=CAPACITY) for number in range(ENGINES)]
     for engine in made:
         engine.handles("nothing_remote")(run_nothing)

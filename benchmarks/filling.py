@@ -1,8 +1,8 @@
-"""Fills a database fast with valid jobs: copies of one that the store itself has taken to its end, or has queued.
+"""Fills a database with many valid jobs: copies of one job that the store has queued, or has run to its end.
 
-A copy has an id and times of its own, as if it had been added some weeks ago, and its own events; all else is as the
-store wrote it, so that `tenure verify` finds nothing. The guards are off while copies are written, which only the
-owner of a database can do, and a transaction has about a thousand of them, as `enqueue_many` would have.
+A copy has its own id, its own events, and times some weeks ago. Everything else is as the store wrote it, so that
+`tenure verify` reports no problem. Guards are disabled while copies are written, which requires the owner of the
+database. A transaction writes about a thousand copies, as `enqueue_many` does.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tenure.stores.contract import Applied, ClaimRequest, EnqueueRequest, Reques
 KIND = "growth"
 AGE = timedelta(days=40)
 SPACING = timedelta(milliseconds=50)
-"""Copies are as old as AGE, and so far apart: there is room for about seventy million of them."""
+"""The time between two copies. The first one is as old as AGE, so that there can be about seventy million."""
 POSTGRES_BATCH, SQLITE_BATCH = 1_000, 50_000
 MICROSECOND = timedelta(microseconds=1)
 CLIENT = Actor(Role.CLIENT, "bench")
 
 
 def payload_of(payload_bytes: int) -> str:
-    """JSON text of just so many bytes.
+    """JSON text of this many bytes.
 
     >>> payload_of(20)
     '{"text":"xxxxxxxxx"}'
@@ -46,13 +46,13 @@ def origin(queue: str, payload: str) -> Origin:
 
 
 class Filler(Protocol):
-    """Writes copies, each call going on where the one before has ended."""
+    """Writes copies. Each call continues where the previous one ended."""
 
     async def fill(self, count: int, *, queue: str, payload: str, finished: bool) -> None: ...
 
 
 async def template(url: str, *, queue: str, payload: str, finished: bool) -> str:
-    """One job as the store writes it: queued, or done."""
+    """A job as the store writes it, queued or succeeded, as JSON text."""
     store = store_for(url)
     await store.open()
     try:
@@ -78,7 +78,7 @@ async def _finish(store: Store, queue: str) -> None:
 
 
 def batches(start: int, count: int, batch: int) -> list[tuple[int, int]]:
-    """The first and the last number of each batch.
+    """The first and the last number of each batch of copies.
 
     >>> batches(10, 5, 2)
     [(10, 11), (12, 13), (14, 14)]
@@ -88,7 +88,7 @@ def batches(start: int, count: int, batch: int) -> list[tuple[int, int]]:
 
 
 def copied(columns: Sequence[str], own: dict[str, str], shifted: str) -> str:
-    """What each column of a copy is: its own, the template's moved in time, or the template's."""
+    """The SQL value of each column of a copy: its own, the template's shifted in time, or the template's."""
     return ", ".join(
         own.get(name) or (shifted.format(name) if name.endswith("_at") or name == "at" else f"template.{name}")
         for name in columns
@@ -96,14 +96,14 @@ def copied(columns: Sequence[str], own: dict[str, str], shifted: str) -> str:
 
 
 class PostgresFiller:
-    """Copies by one statement for each thousand, which writes jobs and events."""
+    """Writes a thousand copies with one statement, which inserts jobs and events."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._next = 0
 
     async def fill(self, count: int, *, queue: str, payload: str, finished: bool) -> None:
-        """Afterwards the server has looked at what it holds, and has written it down."""
+        """Write the copies, then run VACUUM, ANALYZE and a checkpoint."""
         wanted = batches(self._next, count, POSTGRES_BATCH)
         self._next += count
         source = await template(self._url, queue=queue, payload=payload, finished=finished) if count else None
@@ -164,7 +164,7 @@ class PostgresFiller:
 
 
 class SqliteFiller:
-    """Copies by two statements for each fifty thousand, with the triggers put aside meanwhile."""
+    """Writes fifty thousand copies with two statements. Triggers are dropped for that time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -231,5 +231,5 @@ FRESH_IN_SQLITE = f"""
 
 
 def filler_for(url: str) -> Filler:
-    """The one for this kind of database."""
+    """The filler for this kind of database."""
     return SqliteFiller(Path(url.removeprefix("sqlite:///"))) if url.startswith("sqlite") else PostgresFiller(url)

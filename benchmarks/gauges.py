@@ -1,5 +1,4 @@
-"""What PostgreSQL counts by itself (bytes of its log, rows written, and versions of rows that are left dead), and what
-Linux counts of its cores."""
+"""The counters of PostgreSQL (bytes of its log, written rows, dead row versions), and those of Linux for its cores."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class PostgresGauge:
         self._url = url
 
     async def __call__(self) -> dict[str, float]:
-        """The counters, once every other connection has ended: only then all that it did is counted."""
+        """The counters, once every other connection has ended: a connection reports its last counts at its end."""
         connection = await asyncpg.connect(self._url)
         try:
             async with asyncio.timeout(LIMIT_SECONDS):
@@ -51,7 +50,7 @@ class PostgresGauge:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """What all cores together have done since the machine started, in ticks."""
+    """The time of all cores since the machine started, in ticks."""
 
     total: int
     idle: int

@@ -41,7 +41,7 @@ QUIET_SECONDS_MAX = 30.0
 CELL_BYTES_MAX = 400_000_000
 """Cells with large payloads have fewer jobs, so that their bytes fit."""
 CROWD_JOBS = 20
-"""What each of many queues holds when nothing is drained."""
+"""The jobs of each of many queues that are not drained."""
 ADD_BATCH = 1000
 
 PAGES = """
@@ -57,19 +57,19 @@ where schemaname = 'tenure'
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one cell measures on its database."""
+    """The measurement of one cell: what fills its database, and what is drained."""
 
     cell: Cell
     claimers: int
     payload_bytes: int = SMALL_BYTES
     queues: tuple[str, ...] = (QUEUE,)
     crowd: tuple[str, ...] = ()
-    """Queues that have some jobs of their own before anything is drained."""
+    """Queues that have jobs before the drain."""
 
 
 @dataclass
 class Run:
-    """One run over all series that were asked for."""
+    """One run of the chosen series."""
 
     options: argparse.Namespace
     folder: Path
@@ -82,7 +82,7 @@ class Run:
                 await self._series(store, series)
 
     async def _series(self, store: str, series: Series) -> None:
-        """What fills a database goes on with the same one; else each cell has a new one."""
+        """A series that fills a database uses the same one for all cells; otherwise each cell has a new one."""
         plans = list(plans_of(store, series, self.options))
         if series in (Series.FINISHED, Series.QUEUED):
             async with self._database(store) as url:
@@ -166,7 +166,7 @@ def plans_of(store: str, series: Series, options: argparse.Namespace) -> Iterato
 
 
 def how(jobs: int, claimers: int, batch: int) -> str:
-    """Who claims, in words.
+    """The claimers of the cell as text.
 
     >>> how(5000, 1, 20)
     '5,000 jobs, 20 a claim; 1 process'
@@ -184,7 +184,7 @@ async def _migrated(url: str) -> str:
 
 
 async def _enqueue(url: str, queues: Sequence[str], plan: Plan, count: int) -> None:
-    """So many jobs, spread evenly over the queues."""
+    """Enqueue this many jobs, spread evenly over the queues."""
     store, payload = store_for(url), payload_of(plan.payload_bytes)
     batch = max(1, min(ADD_BATCH, CELL_BYTES_MAX // 20 // plan.payload_bytes))
     await store.open()
@@ -199,7 +199,7 @@ async def _enqueue(url: str, queues: Sequence[str], plan: Plan, count: int) -> N
 
 
 async def _pages(url: str) -> int | None:
-    """How many pages of our tables were read so far; exact once no other connection is open."""
+    """How many pages of tenure's tables were read so far; exact once no other connection is open."""
     if url.startswith("sqlite"):
         return None
     connection = await asyncpg.connect(url)
@@ -218,7 +218,7 @@ def _note(text: str) -> None:
 
 
 def facts(options: argparse.Namespace, server: PostgresServer | None) -> list[str]:
-    """What is to be known about the run."""
+    """The facts about the run: machine, versions, sizes."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     share = "the full counts" if options.scale == 1 else f"{options.scale:g} of the full counts: a quick run"
     return [
@@ -239,7 +239,7 @@ CHARTS = {
 
 
 def charts(cells: Sequence[Cell]) -> Iterator[Chart]:
-    """For each series the claim's p99, and dashed what its growth allows; the rate; the pages."""
+    """For each series the p99 of claims with its limit (dashed), the rate, and the pages."""
     for series in Series:
         mine = [found for (_, of), found in by_series(cells).items() if of is series]
         for name, title in CHARTS.items():
@@ -254,14 +254,14 @@ def charts(cells: Sequence[Cell]) -> Iterator[Chart]:
 
 
 def _allowed(cells: Sequence[Cell]) -> Line:
-    """What the first cell's p99 may become."""
+    """The limit of p99 in each cell, from the first cell's p99."""
     first = cells[0]
     points = [(c.at, first.figures["claim_p99_ms"] * allowance(c.series, first, c)[0]) for c in cells]
     return Line(first.store, first.store, points, dashed=True)
 
 
 async def run(options: argparse.Namespace) -> int:
-    """The whole of it; the exit code, which is 1 where something grew beyond what is allowed."""
+    """Run all series; the exit code, which is 1 if a cost grew beyond its limit."""
     with tempfile.TemporaryDirectory(prefix="tenure-growth-") as folder, ExitStack() as stack:
         server = None
         if "postgres" in options.stores:
@@ -279,7 +279,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def options_given() -> argparse.Namespace:
-    """What the command line asks for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/growth"), help="folder for the results")
     parser.add_argument("--stores", nargs="+", default=["postgres", "sqlite"], choices=["postgres", "sqlite"])

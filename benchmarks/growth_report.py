@@ -1,4 +1,4 @@
-"""What the growth benchmark found: a verdict for each series, tables to read, and figures for a program. Pure."""
+"""The results of the growth benchmark: a verdict for each series, Markdown tables, and figures as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Growth:
 def allowance(series: Series, smallest: Cell, largest: Cell) -> tuple[float, str]:
     """By what factor a cost may grow, and why.
 
-    What lies in the database counts with the drained jobs themselves, so that an empty one has a logarithm too. Bytes
-    have to be carried, each of them; and what waits for its turn behind others waits as long as there are others.
+    The drained jobs count as contents of the database, so that an empty one has a logarithm too. Costs may grow in
+    proportion to bytes, and to the number of claimers that wait for the same cores.
     """
     if series is Series.PAYLOAD:
         return largest.at / smallest.at, "bytes are carried one by one"
@@ -101,7 +101,7 @@ def growths(cells: Sequence[Cell]) -> Iterator[Growth]:
         allowed, rule = allowance(smallest.series, smallest, largest)
         factor, why = largest.figures[cost] / smallest.figures[cost], rule
         if smallest.series is Series.WORKERS and cost == "claim_p99_ms":
-            # So many share the machine: who asks waits for all others, however cheap each claim is.
+            # The claimers share the cores: each one waits for all others, however cheap a claim is.
             factor, why = factor / (largest.at / smallest.at), f"{rule}, for each claimer"
         yield Growth(
             smallest.store, smallest.series, cost, smallest.at, largest.at, round(factor, 3), round(allowed, 3), why

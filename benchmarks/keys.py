@@ -1,7 +1,7 @@
-"""What a claim by rules costs as a queue's keys grow: `python -m benchmarks.keys --help`.
+"""The cost of a claim under queue limits as the number of partition keys grows: `python -m benchmarks.keys --help`.
 
-Each cell fills a new database with the same number of jobs, divided among more and more keys, gives the queue a rule,
-and claims and completes through the store. Claims must cost the same with ten keys and with ten thousand.
+Each cell fills a new database with the same number of jobs, divided among more and more keys, sets a limit of the
+queue, and claims and completes through the store. Claims must cost the same with ten keys and with ten thousand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def fill(drive: Driver, jobs: int, keys: int) -> None:
 
 
 async def claims(store: Store, drive: Driver, *, count: int, limit: int) -> list[float]:
-    """How long each claim took, in milliseconds. What it won is completed before the next one."""
+    """The time of each claim in milliseconds. Its jobs are completed before the next claim."""
     took: list[float] = []
     for _ in range(count):
         request = drive.claim_request(limit=limit)

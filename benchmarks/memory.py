@@ -31,7 +31,7 @@ from tests.support.postgres import PostgresServer
 NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 WORKER_BYTES_MAX = 300_000_000
 GROWTH_MAX = 1.1
-"""From one log to one ten times as long: constant, but for what an allocator does by chance.
+"""The allowed growth from one log to one ten times as long: constant, except for the variation of an allocator.
 
 The longest is compared with the one before it, since SQLite first fills its cache of pages, which has a fixed size.
 """
@@ -129,7 +129,7 @@ def _within(began: float, seconds_max: float, what: str) -> None:
 
 
 def verdicts(peaks: Sequence[Peak]) -> Iterator[dict[str, Any]]:
-    """What each of them may have: a worker so many bytes in all, a command as much for the longest log as before."""
+    """The limits: a number of bytes for a worker; for a command, the memory that the next shorter log needed."""
     for store, what in dict.fromkeys((peak.store, peak.what) for peak in peaks):
         mine = sorted((peak for peak in peaks if (peak.store, peak.what) == (store, what)), key=lambda peak: peak.size)
         most = mine[-1]
@@ -146,7 +146,7 @@ def verdicts(peaks: Sequence[Peak]) -> Iterator[dict[str, Any]]:
 
 
 def markdown(peaks: Sequence[Peak], fact: str) -> str:
-    """The tables, below what is to be known about the run."""
+    """The tables, after the facts about the run."""
     lines = [fact, "", "| what | store | running jobs or events | memory, MB | seconds |", "|---|---|---:|---:|---:|"]
     lines += [
         f"| {peak.what} | {NAMES[peak.store]} | {peak.size:,} | {peak.rss_bytes / MEGABYTE:.1f} | {peak.seconds:.0f} |"
@@ -164,7 +164,7 @@ def markdown(peaks: Sequence[Peak], fact: str) -> str:
 
 @dataclass
 class Run:
-    """One run on all stores that were asked for."""
+    """One run on the chosen stores."""
 
     options: argparse.Namespace
     folder: Path
@@ -202,7 +202,7 @@ class Run:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """The whole of it; the exit code, which is 1 where something has more memory than it should."""
+    """Run all measurements; the exit code, which is 1 if a limit is exceeded."""
     peaks: list[Peak] = []
     with tempfile.TemporaryDirectory(prefix="tenure-memory-") as folder, ExitStack() as stack:
         server = None
@@ -225,7 +225,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def options_given() -> argparse.Namespace:
-    """What the command line asks for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/memory"), help="folder for the results")
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])

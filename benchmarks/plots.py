@@ -44,7 +44,7 @@ class Panel:
 
 
 def drawn(panels: Sequence[Panel]) -> str:
-    """The panels below each other, and what the colours mean, as one SVG document."""
+    """The panels below each other, with a legend, as one SVG document."""
     shown = [panel for panel in panels if panel.bars]
     kinds = dict.fromkeys(bar.kind for panel in shown for bar in panel.bars)
     parts, top = [_legend(list(kinds))], 30

@@ -1,8 +1,8 @@
-"""Under pressure: completions per second beside the clean rate while something is in the way, then a clean stop.
+"""Completions per second under load, compared with the rate without it, and the stop of the workers afterwards.
 
 Run as `python -m benchmarks.pressure --help`. Jobs have 256 bytes and wait a millisecond; workers are processes of
-their own, through the public API, on PostgreSQL with fsync. Each scenario has a database of its own. Clean work is
-measured before and after each: the workers always have something to do, and the queue stays short. It writes a table
+their own, through the public API, on PostgreSQL with fsync. Each scenario has a database of its own. The rate without
+load is measured before and after each: the workers always have jobs, and the queue stays short. It writes a table
 (Markdown), all figures (JSON) and a plot over time (SVG) to the folder that --out names.
 
 By default one worker process has few slots, so that the worker limits the rate. With more slots the cores limit it, and
@@ -43,7 +43,7 @@ QUEUE = "pressure"
 SAMPLE_SECONDS = 1.0
 WARM_UP_SECONDS = 5.0
 OVERLOAD = 1.5
-"""Jobs come in so many times faster than clean work ends them."""
+"""How many times faster jobs are enqueued than the workers complete them without load."""
 
 DEAD = """
 select coalesce(sum(n_dead_tup), 0)::bigint as dead_tuples,
@@ -56,7 +56,7 @@ LEASED = "select count(*) from tenure.jobs where status in ('claimed', 'running'
 
 
 class Scenario(StrEnum):
-    """What is in the way."""
+    """A scenario: the load beside the workers."""
 
     CLEAN = "clean"
     IDLE = "idle transaction"
@@ -107,7 +107,7 @@ class Measuring:
 
     @asynccontextmanager
     async def _in_the_way(self, producer: Producer, members: WorkerProcesses) -> AsyncIterator[None]:
-        """Who enqueues in this scenario, and what else goes on."""
+        """The producers of this scenario, and its other load."""
         match self.scenario:
             case Scenario.OVERLOAD:
                 producing = producer.pace(OVERLOAD * self._clean())
@@ -130,7 +130,7 @@ class Measuring:
         return self.clean_rate
 
     async def _watch(self, members: WorkerProcesses, producer: Producer) -> list[Sample]:
-        """How it stands, each second."""
+        """Sample the counts each second."""
         connection = await asyncpg.connect(self.url)
         samples: list[Sample] = []
         began = time.monotonic()
@@ -176,7 +176,7 @@ class Measuring:
 
 
 async def _stopped(members: WorkerProcesses) -> tuple[float, str | None]:
-    """How long the workers took to stop, and what was wrong with it."""
+    """How long the workers took to stop, and the problems of the stop."""
     began = time.monotonic()
     try:
         await members.stop()
@@ -242,7 +242,8 @@ def plot(outcomes: Sequence[Outcome]) -> str:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """The whole of it; the exit code, which is 1 where a scenario fell below 95 % of clean, or did not stop cleanly."""
+    """Run all scenarios; the exit code, which is 1 if one fell below 95 % of the rate without load, or did not stop
+    cleanly."""
     outcomes: list[Outcome] = []
     clean_rate: float | None = None
     with PostgresServer(fsync=True, settings={"shared_buffers": "1GB", "max_wal_size": "4GB"}) as server:
@@ -268,7 +269,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def options_given() -> argparse.Namespace:
-    """What the command line asks for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/pressure"), help="folder for the results")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long each scenario is measured")

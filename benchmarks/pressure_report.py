@@ -1,4 +1,4 @@
-"""What the pressure benchmark found: rates beside the clean one, as a table and as figures. Pure."""
+"""The results of the pressure benchmark: rates relative to the clean one, as a table and as figures. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 LEAST_SHARE = 0.95
 CLEAN = "clean"
 STEADY = 1.1
-"""Beside clean runs that differ by more than this factor, a share means little: the machine had other work."""
+"""If the clean runs around a scenario differ by more than this factor, its share means little: the machine had other
+work."""
 SLICES = 20
 COLUMNS = (
     "in the way",
@@ -53,10 +54,10 @@ class Outcome:
     scenario: str
     samples: list[Sample]
     cores_busy: float
-    """The share of all cores that was used meanwhile, by whomever."""
+    """The share of all cores that was in use, by any process."""
     enqueued: int
     offered_per_second: float | None
-    """How many jobs came in, where that was less than could be done; None where there were always more."""
+    """How many jobs were enqueued per second, if the workers could do more; None if there were always more jobs."""
     burst_per_second: float | None
     stop_seconds: float
     stop_problem: str | None
@@ -120,7 +121,7 @@ def verdicts(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
 
 
 def figures(outcomes: Sequence[Outcome], fact: str) -> dict[str, Any]:
-    """All of it, for a program."""
+    """All figures, for a program."""
     return {
         "facts": [fact],
         "verdicts": [*verdicts(outcomes)],
@@ -129,7 +130,7 @@ def figures(outcomes: Sequence[Outcome], fact: str) -> dict[str, Any]:
 
 
 def markdown(outcomes: Sequence[Outcome], fact: str) -> str:
-    """The table, below what is to be known about the run."""
+    """The table, after the facts about the run."""
     lines = [
         fact,
         "",

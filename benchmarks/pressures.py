@@ -1,4 +1,4 @@
-"""What puts a queue under pressure, each as something that lasts meanwhile: who enqueues, and who is in the way."""
+"""The load on a queue: producers, readers and transactions, each as a context that lasts while it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenure.seams import SYSTEM
 PAYLOAD_BYTES = 256
 BATCH = 500
 DEPTH = 10_000
-"""So many jobs are kept waiting for clean work: the workers never lack any, and a claim never has far to go."""
+"""How many jobs are kept in the queue without load: the workers always have some, and a claim reads few."""
 TICK_SECONDS = 0.05
 BURST_FACTOR, BURST_EVERY_SECONDS, BURST_LANES = 10, 10.0, 2
 READERS = 4
@@ -36,7 +36,7 @@ class Producer:
     _text: str = field(default="x" * (PAYLOAD_BYTES - len(payload_of(0))))
 
     async def add(self, count: int) -> None:
-        """So many, in batches of one round trip each."""
+        """Enqueue this many jobs, in batches of one round trip each."""
         request = work.options(queue=self.queue).request
         while count > 0:
             batch = min(count, BATCH)
@@ -45,21 +45,21 @@ class Producer:
             count -= batch
 
     async def keep(self, done: Callable[[], int]) -> None:
-        """Let the queue never run dry nor grow, for ever."""
+        """Keep the queue at a constant length, until cancelled."""
         while True:
             missing = DEPTH - (self.enqueued - done())
             await self.add(missing)
             await asyncio.sleep(TICK_SECONDS)
 
     async def pace(self, per_second: float) -> None:
-        """So many a second whatever is done with them, for ever; as many as it can where that is fewer."""
+        """Enqueue this many jobs a second until cancelled, or as many as possible if that is fewer."""
         began, before = time.monotonic(), self.enqueued
         while True:
             await self.add(int((time.monotonic() - began) * per_second) - (self.enqueued - before))
             await asyncio.sleep(TICK_SECONDS)
 
     async def bursts(self, per_second: float) -> None:
-        """So many a second on the whole, but those of ten seconds in one, or as fast as it can where that is slower."""
+        """Enqueue this many jobs a second on average, those of ten seconds in one second, or as fast as possible."""
         while True:
             began = time.monotonic()
             await asyncio.gather(*(self._burst(began, per_second) for _ in range(BURST_LANES)))
@@ -79,7 +79,7 @@ class Producer:
 
 @asynccontextmanager
 async def an_idle_transaction(url: str) -> AsyncIterator[None]:
-    """It has a number and a snapshot, and does nothing: what died after it began cannot be removed."""
+    """An idle transaction with an id and a snapshot: vacuum cannot remove row versions that died after its start."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("begin isolation level repeatable read")
@@ -91,7 +91,7 @@ async def an_idle_transaction(url: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def overlapping_readers(url: str, *, seconds: float) -> AsyncIterator[None]:
-    """Four that count the jobs and then keep their snapshot for so long, again and again, each a quarter later."""
+    """Four readers that repeatedly count the jobs and then keep their snapshot for this time, each a quarter later."""
 
     async def read(number: int) -> None:
         connection = await asyncpg.connect(url, command_timeout=600)
@@ -110,7 +110,7 @@ async def overlapping_readers(url: str, *, seconds: float) -> AsyncIterator[None
 
 @asynccontextmanager
 async def lasting(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """These go on meanwhile; what goes wrong in one of them is raised here."""
+    """Run these during the block; an error of one of them is raised here."""
     tasks = [SYSTEM.spawn.task(one, name="pressure") for one in works]
     try:
         yield

@@ -1,9 +1,9 @@
-"""The limit that the database sets: a loop written by hand that takes jobs and ends them, and leaves the same rows.
+"""The limit that the database sets: a hand-written loop that claims and completes jobs, and leaves the same rows.
 
 Plain asyncpg and two statements; nothing of tenure's Python. It writes what a worker writes (the job's row twice, four
 events less the first, one row for each claim) under the same guards, and `tenure verify` finds nothing wrong with it
-afterwards. What it leaves out is what makes a worker one: it checks no lease, decides nothing, runs no function, renews
-nothing and could not be stopped in the middle.
+afterwards. Unlike a worker it checks no lease, decides nothing, runs no function, renews nothing, and cannot stop
+half-way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the suite found: as tables to read, as figures to compare with, and as a plot."""
+"""The results of the suite: tables, figures as JSON, and a plot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def figures_of(found: Found) -> list[dict[str, Any]]:
 
 
 def markdown(found: Found, *, facts: Sequence[str]) -> str:
-    """The tables, below what is to be known about the run."""
+    """The tables, after the facts about the run."""
     summaries = {variant: summary_of(results) for variant, results in found.items()}
     lines = [*facts, "", *_speed(summaries), "", *_costs(summaries), "", *_shares(summaries)]
     used = dict.fromkeys(variant.workload for variant in summaries)

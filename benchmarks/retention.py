@@ -1,4 +1,4 @@
-"""What retention costs claims: `python -m benchmarks.retention --help`.
+"""The cost of retention for claims: `python -m benchmarks.retention --help`.
 
 A database is filled with old finished jobs and with due ones. The due jobs are claimed and completed through the store,
 in rounds without retention and rounds beside another process whose retention prunes all the time. The p95 of claims

@@ -1,8 +1,8 @@
 """The cost of the store itself: jobs per second through enqueue, claim + start, complete, with guards on and off.
 
-Run as `make bench` or `python -m benchmarks.store_cycle --help`. Rounds of each variant are interleaved, so that a
-busy minute of the machine hits all of them; medians are shown. With guards off the triggers are dropped: only to know
-what they cost, never to run that way.
+Run as `make bench` or `python -m benchmarks.store_cycle --help`. Rounds of each variant are interleaved, so that a busy
+minute of the machine hits all of them; medians are shown. With guards off the triggers are dropped, to measure their
+cost.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ async def run(options: argparse.Namespace) -> list[Round]:
 
 
 def variants(options: argparse.Namespace) -> list[tuple[str, int, bool]]:
-    """SQLite has one writer, so that a second process would only measure how they take turns."""
+    """SQLite has one writer, so that a second process would only measure how the file lock rotates."""
     return [
         (store, processes, guards)
         for store in options.stores

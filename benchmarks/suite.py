@@ -1,4 +1,4 @@
-"""Every workload on SQLite and on a real PostgreSQL, side by side, and beside what SQL alone gives.
+"""Every workload on SQLite and on PostgreSQL, and the same work by plain SQL.
 
 Run as `python -m benchmarks.suite --help`. Rounds of all variants are interleaved, each on a database of its own, so
 that a busy minute of the machine hits all of them; medians are shown. It writes a table (Markdown), all figures (JSON)
@@ -106,7 +106,7 @@ def wanted_variants(options: argparse.Namespace) -> list[Variant]:
 
 
 def facts(options: argparse.Namespace, server: PostgresServer | None) -> list[str]:
-    """What is to be known about the run."""
+    """The facts about the run: machine, versions, sizes."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {platform.system()} on {platform.machine()}, {os.cpu_count()} cores, "
@@ -117,7 +117,7 @@ def facts(options: argparse.Namespace, server: PostgresServer | None) -> list[st
 
 
 async def run(options: argparse.Namespace, out: Path) -> int:
-    """The whole of it; the exit code, which is 1 where a variant has no figure."""
+    """Run all variants; the exit code, which is 1 if one has no figure."""
     effort = Effort(
         jobs=options.jobs, samples=options.samples, running=options.running, concurrency=options.concurrency
     )
@@ -138,7 +138,7 @@ async def run(options: argparse.Namespace, out: Path) -> int:
 
 
 def options_given() -> argparse.Namespace:
-    """What the command line asks for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for the results")
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])

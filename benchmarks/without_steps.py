@@ -1,4 +1,4 @@
-"""What workflows cost jobs that have none: `python -m benchmarks.without_steps --help`.
+"""The cost of workflows for plain jobs: `python -m benchmarks.without_steps --help`.
 
 The same plain jobs are drained by an app that declares nothing else, and by one that also declares workflows, of which
 many runs are suspended in the database with their steps. The rounds take turns, each in a new database. Shown is the

@@ -52,7 +52,7 @@ def main(seed: int | None, seeds: int, first: int, processes: int, as_json: bool
     tally = Tally()
     for result in _results(range(first, first + seeds), options, processes=processes, quiet=as_json):
         tally.add(result)
-    _say(tally, minutes=(SYSTEM.clock.monotonic_seconds() - started) / 60, as_json=as_json)
+    _print_tally(tally, minutes=(SYSTEM.clock.monotonic_seconds() - started) / 60, as_json=as_json)
     sys.exit(1 if tally.failed or tally.missing() else 0)
 
 
@@ -75,7 +75,7 @@ def _results(seeds: Sequence[int], options: Options, *, processes: int, quiet: b
                 console.print(f"{done} of {len(seeds)} runs made")
 
 
-def _say(tally: Tally, *, minutes: float, as_json: bool) -> None:
+def _print_tally(tally: Tally, *, minutes: float, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**tally.facts(), "minutes": round(minutes, 2)}, indent=2))
         return

@@ -58,7 +58,7 @@ class SimulatedBudgets(SimulatedWorker):
         for _ in range(JOBS):
             job_id = self._chance.job_id()
             origin = Origin(id=job_id, kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY, parent_id=self.root_id)
-            await self._until_answered(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
+            await self._until_replied(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
             self.root_id = self.root_id or job_id
 
     def expect_fork(self, job_id: UUID, reused: frozenset[str]) -> None:
@@ -69,9 +69,9 @@ class SimulatedBudgets(SimulatedWorker):
         """The steps that a fork begins with; none for other jobs."""
         return frozenset() if job.origin.redrive_of is None else self._reused[job.origin.redrive_of]
 
-    async def until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def until_replied(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """The result of the request, which is repeated while the store is unavailable."""
-        return await self._until_answered(ask)
+        return await self._until_replied(send)
 
     def _budget_of(self, job: Job) -> UUID:
         """The run whose budget the job spends: a fork has its own."""
@@ -99,7 +99,7 @@ class SimulatedBudgets(SimulatedWorker):
         root_id = self._budget_of(job)
         most = self._chance.whole(1, 10) * SCALE // 10
         request = Reserve(job=job, actor=actor, root_id=root_id, budget=BUDGET, key=key, amounts={"cost": most})
-        outcome = await self._until_answered(partial(store.reserve, request))
+        outcome = await self._until_replied(partial(store.reserve, request))
         if isinstance(outcome, NotReserved):
             return outcome
         if isinstance(outcome, Failure):
@@ -112,7 +112,7 @@ class SimulatedBudgets(SimulatedWorker):
         step = NewStep(key=key, kind=StepKind.STEP, name="pay", result="1")
         charge = Charge(root_id=root_id, key=key, amounts={"cost": amount})
         save = SaveStep(job, step, actor, charge)
-        [saved] = await self._until_answered(partial(store.save_steps, [save]))
+        [saved] = await self._until_replied(partial(store.save_steps, [save]))
         return None if isinstance(saved, Failure) else outcome
 
     def _pay(self, job: Job, key: str, amount: int) -> None:

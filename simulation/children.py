@@ -70,7 +70,7 @@ class SimulatedChildren(SimulatedWorker):
             await self._sleep(self._chance.between(0.0, 10.0))
             parent = Origin(id=self._chance.job_id(), kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY)
             self._children[parent.id] = [self._child(parent.id) for _ in range(self._chance.whole(1, 4))]
-            await self._until_answered(partial(store.enqueue, [EnqueueRequest(parent, CLIENT)]))
+            await self._until_replied(partial(store.enqueue, [EnqueueRequest(parent, CLIENT)]))
 
     def _child(self, parent_id: UUID) -> EnqueueRequest:
         call = sample_jobs.a_call(self._app, self._chance).enqueue
@@ -80,7 +80,7 @@ class SimulatedChildren(SimulatedWorker):
 
     async def _attempt(self, store: Any, job: Job) -> None:
         if job.id not in self._spawned:
-            await self._until_answered(partial(store.enqueue, self._children[job.id]))
+            await self._until_replied(partial(store.enqueue, self._children[job.id]))
             self._spawned.add(job.id)
         seen_rev = (await store.read([job.id]))[job.id].rev
         live = len((await store.children(job.id, live_only=True, limit=PAGE)).jobs)
@@ -105,8 +105,8 @@ class SimulatedChildren(SimulatedWorker):
 
     # The log.
 
-    def see(self, event: Event) -> str | None:
-        """Take in the next event. Returns what it shows, where that is worth counting."""
+    def check_event(self, event: Event) -> str | None:
+        """Check the next event. Returns a name under which the run counts it, if it has one."""
         shown = None
         if event.job_id in self._parent_of:
             self._live[self._parent_of[event.job_id]] += event.type is EventType.ENQUEUED

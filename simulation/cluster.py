@@ -105,7 +105,7 @@ class SimulatedCluster:
         self.app = App("sqlite:///:memory:", seams=self.seams(self.chance.of("client")), environment={})
         sample_jobs.declare(self.app, self.clock.sleep)
         self._engines = SimulatedEngines(self, self.chance.of("engines"))
-        self._family = SimulatedChildren(
+        self._parents = SimulatedChildren(
             self.app,
             self.chance.of("children"),
             self.clock.sleep,
@@ -146,15 +146,15 @@ class SimulatedCluster:
                     self.seen["reconciled"] += 1
                 self._trace.update(f"{event.job_id}/{event.rev} {event.type} {event.at}\n".encode())
                 try:
-                    self._watches.see(event)
-                    self._limits.see(event)
-                    if (shown := self._family.see(event)) is not None:
+                    self._watches.check_event(event)
+                    self._limits.check_event(event)
+                    if (shown := self._parents.check_event(event)) is not None:
                         self.seen[shown] += 1
                 except InvariantViolated as broken:
                     self._break(broken)
             try:
                 await self._watches.check_waits(self.store, events)
-                await self._fleet.see(self.store, events)
+                await self._fleet.check_events(self.store, events)
                 if self._budgets.problem is not None:
                     raise self._budgets.problem
             except InvariantViolated as broken:
@@ -259,7 +259,7 @@ class SimulatedCluster:
             definitions=definitions, open_store=open_store, seams=seams, options=options, retention=RETENTION
         )
         self._workers[node] = worker
-        node.when_dead = lambda: self._died(node)
+        node.when_dead = lambda: self._node_ended(node)
         in_node(node, lambda: self.loop.create_task(self._live(node, worker)))
 
     def _may(self, fault: Fault) -> bool:
@@ -282,7 +282,7 @@ class SimulatedCluster:
             self._workers.pop(node, None)
             self.spawn_outside(self._replace(node))
 
-    def _died(self, node: Node) -> None:
+    def _node_ended(self, node: Node) -> None:
         worker = self._workers.pop(node, None)
         if worker is not None and worker.running:
             self.seen["crashed while holding jobs"] += 1
@@ -385,10 +385,10 @@ class SimulatedCluster:
         client = Node("client", self.loop)
         calls = in_node(client, lambda: self.loop.create_task(self._enqueue(client)))
         wakes = in_node(client, lambda: self.loop.create_task(self._waits.enqueue(self._wired_as(client, "wakes"))))
-        family = self._family
-        parents = in_node(client, lambda: self.loop.create_task(family.enqueue(self._wired_as(client, "parents"))))
+        children = self._parents
+        parents = in_node(client, lambda: self.loop.create_task(children.enqueue(self._wired_as(client, "parents"))))
         parent = Node("parent", self.loop)
-        in_node(parent, lambda: self.loop.create_task(family.run(self._wired_as(parent, "parent"))))
+        in_node(parent, lambda: self.loop.create_task(children.run(self._wired_as(parent, "parent"))))
         waiter = Node("waiter", self.loop)
         in_node(waiter, lambda: self.loop.create_task(self._waits.run(self._wired_as(waiter, "waiter"))))
         journeys = in_node(

@@ -208,7 +208,7 @@ class SimulatedEngines:
         node = nodes[int(chance.fraction() * len(nodes))]
         link = Link(self._cluster.loop, chance.of(f"link {self._cluster.operations}"))
         self._links[node].append(link)
-        self._doom(link, chance)
+        self._draw_end(link, chance)
         gateway, end = self._gateways[node], GatewaySocket(link.ends[0], link)
         in_node(node, lambda: self._cluster.loop.create_task(gateway.serve(end, token_id="t")))
         try:
@@ -216,7 +216,7 @@ class SimulatedEngines:
         finally:
             link.close()
 
-    def _doom(self, link: Link, chance: RandomStream) -> None:
+    def _draw_end(self, link: Link, chance: RandomStream) -> None:
         """Draw how this socket ends while there are faults."""
         which, seconds = chance.fraction(), chance.between(0.2, 8.0)
         if not self._cluster.faulty or which >= CUT_SHARE + SILENT_SHARE:

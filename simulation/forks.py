@@ -1,7 +1,7 @@
 """A fork of an ended run: it begins with the recorded steps of that run, and pays for none of them again.
 
-The client repeats its request until there is a reply, so that a transaction whose COMMIT had no reply is asked for
-again. There is one fork, with a budget of its own, whatever was lost.
+The client repeats its request until there is a reply, also when the COMMIT of the transaction had none. There is one
+fork, with a budget of its own, whatever was lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SimulatedForks:
         budgets = self._budgets
         while (job := await self._ended(store)) is None:
             await self._seams.clock.sleep(1.0)
-        keys = [step.key for step in await budgets.until_answered(partial(store.steps, job.id))]
+        keys = [step.key for step in await budgets.until_replied(partial(store.steps, job.id))]
         if not keys:
             return
         number = self._chance.whole(1, len(keys) - 1) if len(keys) > 1 else 0
@@ -51,7 +51,7 @@ class SimulatedForks:
         )
         # The fork may be claimed before the reply comes.
         budgets.expect_fork(job.id, frozenset(keys if from_step is None else keys[:number]))
-        result: EnqueueResult = await budgets.until_answered(fork)
+        result: EnqueueResult = await budgets.until_replied(fork)
         self._old, self.many = job, 1
         if result.job.origin.redrive_of != job.id:
             raise InvariantViolated(f"{result.job!r} is not forked from {job!r}")
@@ -60,7 +60,7 @@ class SimulatedForks:
         root_id = self._budgets.root_id
         if root_id is None:
             return None
-        job: Job = (await self._budgets.until_answered(partial(store.read, [root_id])))[root_id]
+        job: Job = (await self._budgets.until_replied(partial(store.read, [root_id])))[root_id]
         return None if job.live else job
 
     async def check(self, store: Any) -> None:

@@ -38,7 +38,7 @@ class JobInvariants:
         self.signal_rev = 0
         self.seen_rev = 0
 
-    def see(self, event: Event) -> None:
+    def check_event(self, event: Event) -> None:
         """Apply the next event, or raise InvariantViolated."""
         _require(event.rev == self.rev + 1, event, f"revision {event.rev} follows {self.rev}")
         _require(event.from_status == self.status, event, f"it starts from {event.from_status}, not {self.status}")
@@ -93,8 +93,8 @@ class LogInvariants:
     def __init__(self) -> None:
         self.by_job: dict[UUID, JobInvariants] = {}
 
-    def see(self, event: Event) -> None:
-        self.by_job.setdefault(event.job_id, JobInvariants()).see(event)
+    def check_event(self, event: Event) -> None:
+        self.by_job.setdefault(event.job_id, JobInvariants()).check_event(event)
 
     async def check_waits(self, store: ReadStore, events: Sequence[Event]) -> None:
         """Called after all events were checked: while the rows are read, others may be written."""

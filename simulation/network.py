@@ -86,7 +86,7 @@ class Connection:
     def __init__(self, cluster: SimulatedCluster, node: Node, chance: RandomStream) -> None:
         self._cluster, self._node, self._chance = cluster, node, chance
 
-    async def ask(
+    async def call(
         self,
         what: str,
         serve: Callable[[], Awaitable[T]],
@@ -177,7 +177,7 @@ class RemoteStore:
         return await self._enqueue(requests)
 
     async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
-        added = await self._connection.ask("enqueue", lambda: self._store.enqueue(requests))
+        added = await self._connection.call("enqueue", lambda: self._store.enqueue(requests))
         self._cluster.seen["enqueues written together"] += len(requests) > 1
         self._cluster.wake({one.job.queue for one in added})
         return added
@@ -191,7 +191,7 @@ class RemoteStore:
                 raise StoreUnavailable(f"the claim waited {seconds:.1f} s and took nothing")
             return await self._store.claim(request)
 
-        return await self._connection.ask("claim", lambda: self._store.claim(request), waited)
+        return await self._connection.call("claim", lambda: self._store.claim(request), waited)
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         what = "apply " + ",".join(operation.type for request in requests for operation in request.operations)
@@ -202,14 +202,14 @@ class RemoteStore:
         return outcomes
 
     async def _apply(self, what: str, requests: Sequence[Request]) -> list[Outcome]:
-        outcomes = await self._connection.ask(
+        outcomes = await self._connection.call(
             what, lambda: self._store.apply_only(requests), lambda _: self._apply_unlocked(requests)
         )
         self._cluster.wake(wakeups_of(outcomes))
         return outcomes
 
     async def _wakeable(self, job_ids: Sequence[UUID]) -> list[Job]:
-        return await self._connection.ask("wakeable", lambda: self._store.wakeable(job_ids))
+        return await self._connection.call("wakeable", lambda: self._store.wakeable(job_ids))
 
     async def _apply_unlocked(self, requests: Sequence[Request]) -> list[Outcome]:
         """The first job's row is locked by another session. Workers get Busy; a client waits for the row."""
@@ -223,57 +223,57 @@ class RemoteStore:
         return [Busy(job) if request.job_id == first.job_id else next(outcomes) for request in requests]
 
     async def recoverable(self, *, limit: int, after: UUID | None = None) -> list[Job]:
-        return await self._connection.ask("recoverable", lambda: self._store.recoverable(limit=limit, after=after))
+        return await self._connection.call("recoverable", lambda: self._store.recoverable(limit=limit, after=after))
 
     async def read(self, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
-        return await self._connection.ask("read", lambda: self._store.read(job_ids))
+        return await self._connection.call("read", lambda: self._store.read(job_ids))
 
     async def children(
         self, parent_id: UUID, *, live_only: bool = False, after: UUID | None = None, limit: int = 100
     ) -> JobPage:
-        return await self._connection.ask(
+        return await self._connection.call(
             "children", lambda: self._store.children(parent_id, live_only=live_only, after=after, limit=limit)
         )
 
     async def signals(self, job_id: UUID) -> list[SignalRecord]:
-        return await self._connection.ask("signals", lambda: self._store.signals(job_id))
+        return await self._connection.call("signals", lambda: self._store.signals(job_id))
 
     async def save_steps(self, requests: Sequence[SaveStep]) -> list[StepOutcome]:
-        return await self._connection.ask("save steps", lambda: self._store.save_steps(requests))
+        return await self._connection.call("save steps", lambda: self._store.save_steps(requests))
 
     async def reserve(self, request: Reserve) -> ReserveOutcome:
-        return await self._connection.ask("reserve", lambda: self._store.reserve(request))
+        return await self._connection.call("reserve", lambda: self._store.reserve(request))
 
     async def run_state(self, job_id: UUID) -> str | None:
-        return await self._connection.ask("run state", lambda: self._store.run_state(job_id))
+        return await self._connection.call("run state", lambda: self._store.run_state(job_id))
 
     async def budget(self, root_id: UUID) -> list[BudgetLine]:
-        return await self._connection.ask("budget", lambda: self._store.budget(root_id))
+        return await self._connection.call("budget", lambda: self._store.budget(root_id))
 
     async def steps(self, job_id: UUID, *, after: int = 0, limit: int = STEPS_PER_READ) -> list[StepRecord]:
-        return await self._connection.ask("steps", lambda: self._store.steps(job_id, after=after, limit=limit))
+        return await self._connection.call("steps", lambda: self._store.steps(job_id, after=after, limit=limit))
 
     async def history(self, job_ids: Sequence[UUID]) -> dict[UUID, list[Event]]:
-        return await self._connection.ask("history", lambda: self._store.history(job_ids))
+        return await self._connection.call("history", lambda: self._store.history(job_ids))
 
     async def now(self) -> datetime:
-        return await self._connection.ask("now", self._store.now)
+        return await self._connection.call("now", self._store.now)
 
     async def finished_kinds(self) -> list[FinishedKind]:
-        return await self._connection.ask("finished kinds", self._store.finished_kinds)
+        return await self._connection.call("finished kinds", self._store.finished_kinds)
 
     async def prune(self, prunable: Prunable, *, limit: int, actor: None = None) -> PrunedBatch:
         retention = self._cluster.retention
-        batch = await self._connection.ask("prune", lambda: retention.prune(self._store, prunable, limit=limit))
+        batch = await self._connection.call("prune", lambda: retention.prune(self._store, prunable, limit=limit))
         self._cluster.seen["job pruned"] += isinstance(prunable, FinishedJobs) and batch.removed > 0
         self._cluster.seen["detail blanked"] += isinstance(prunable, VerboseEvents) and batch.removed > 0
         return batch
 
     async def register(self, worker: WorkerRecord) -> None:
-        await self._connection.ask("register", lambda: self._store.register(worker))
+        await self._connection.call("register", lambda: self._store.register(worker))
 
     async def unregister(self, worker_id: str) -> None:
-        await self._connection.ask("unregister", lambda: self._store.unregister(worker_id))
+        await self._connection.call("unregister", lambda: self._store.unregister(worker_id))
 
     @asynccontextmanager
     async def wakeups(self, queues: Sequence[str]) -> AsyncIterator[Subscription]:
@@ -304,10 +304,10 @@ class RemoteSchedules:
         self._schedules = cluster.store.schedules
 
     async def soonest(self, *, limit: int, after: tuple[datetime, str] | None = None) -> Soonest:
-        return await self._connection.ask("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
+        return await self._connection.call("soonest", lambda: self._schedules.soonest(limit=limit, after=after))
 
     async def fire(self, firing: Firing, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult] | None:
-        added = await self._connection.ask("fire", lambda: self._schedules.fire(firing, requests))
+        added = await self._connection.call("fire", lambda: self._schedules.fire(firing, requests))
         self._cluster.fired(added)
         return added
 
@@ -328,7 +328,7 @@ class RemoteCommitBlock:
                 self._open = True
                 self._cluster.blocks[self] = self._node
 
-        await self._connection.ask("begin", enter)
+        await self._connection.call("begin", enter)
 
     async def commit(self) -> None:
         async def leave() -> None:
@@ -337,7 +337,7 @@ class RemoteCommitBlock:
                 self._cluster.blocks.pop(self, None)
                 await self._context.__aexit__(None, None, None)
 
-        await self._connection.ask("commit", leave)
+        await self._connection.call("commit", leave)
 
     def abandon(self) -> None:
         """The connection is lost: the database notices, and rolls back."""
@@ -357,30 +357,30 @@ class RemoteCommitBlock:
         return self._tx
 
     async def execute(self, sql: str, *values: Any) -> int:
-        return await self._connection.ask("execute", lambda: self._inside.execute(sql, *values))
+        return await self._connection.call("execute", lambda: self._inside.execute(sql, *values))
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        return await self._connection.ask("fetch", lambda: self._inside.fetch(sql, *values))
+        return await self._connection.call("fetch", lambda: self._inside.fetch(sql, *values))
 
     async def enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-        return await self._connection.ask("tx enqueue", lambda: self._inside.enqueue(requests))
+        return await self._connection.call("tx enqueue", lambda: self._inside.enqueue(requests))
 
     async def post(self, messages: Sequence[OutboxMessage], *, job: Job | None = None) -> None:
-        await self._connection.ask("tx post", lambda: self._inside.post(messages, job=job))
+        await self._connection.call("tx post", lambda: self._inside.post(messages, job=job))
 
     async def attach(self, job: Job, artifacts: Sequence[Artifact]) -> None:
-        await self._connection.ask("tx attach", lambda: self._inside.attach(job, artifacts))
+        await self._connection.call("tx attach", lambda: self._inside.attach(job, artifacts))
 
     async def apply(self, request: Request) -> Outcome:
-        outcome = await self._connection.ask("tx apply", lambda: self._inside.apply(request))
+        outcome = await self._connection.call("tx apply", lambda: self._inside.apply(request))
         self._cluster.answered([outcome], inside=True)
         return outcome
 
     async def save_step(self, request: SaveStep) -> StepOutcome:
-        return await self._connection.ask("tx save step", lambda: self._inside.save_step(request))
+        return await self._connection.call("tx save step", lambda: self._inside.save_step(request))
 
     async def write_steps(self, job: Job, steps: Sequence[StepRecord]) -> None:
-        await self._connection.ask("tx write steps", lambda: self._inside.write_steps(job, steps))
+        await self._connection.call("tx write steps", lambda: self._inside.write_steps(job, steps))
 
 
 class SimulatedNotifier:

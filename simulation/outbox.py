@@ -60,24 +60,24 @@ class RemoteOutbox:
         self._outbox: OutboxStore = cluster.store.outbox
 
     async def endpoints(self) -> list[EndpointRecord]:
-        return await self._connection.ask("outbox endpoints", self._outbox.endpoints)
+        return await self._connection.call("outbox endpoints", self._outbox.endpoints)
 
     async def claim(self, request: ClaimDeliveries) -> list[LeasedStream]:
-        return await self._connection.ask("outbox claim", lambda: self._outbox.claim(request))
+        return await self._connection.call("outbox claim", lambda: self._outbox.claim(request))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        written = await self._connection.ask("outbox settle", lambda: self._outbox.settle(settlements))
+        written = await self._connection.call("outbox settle", lambda: self._outbox.settle(settlements))
         self._cluster.seen["lease of a stream lost"] += not all(written)
         return written
 
     async def mark_seen(self, endpoints: Sequence[str]) -> None:
-        await self._connection.ask("outbox seen", lambda: self._outbox.mark_seen(endpoints))
+        await self._connection.call("outbox seen", lambda: self._outbox.mark_seen(endpoints))
 
     async def mark_failing(self, endpoint: str, *, failing: bool) -> None:
-        await self._connection.ask("outbox failing", lambda: self._outbox.mark_failing(endpoint, failing=failing))
+        await self._connection.call("outbox failing", lambda: self._outbox.mark_failing(endpoint, failing=failing))
 
     async def throttle(self, endpoint: str, *, seconds: float) -> None:
-        await self._connection.ask("outbox throttle", lambda: self._outbox.throttle(endpoint, seconds=seconds))
+        await self._connection.call("outbox throttle", lambda: self._outbox.throttle(endpoint, seconds=seconds))
 
     async def warn(
         self, endpoint: str, *, failing_since: datetime, every_seconds: float, because: str, actor: Actor
@@ -179,7 +179,7 @@ class SimulatedOutbox:
             outbox, lambda one: sinks[one.name], self._seams(chance), name=node.name, options=OPTIONS
         )
         self._processors[node] = processor
-        node.when_dead = lambda: self._died(node)
+        node.when_dead = lambda: self._node_ended(node)
         in_node(node, lambda: self._cluster.loop.create_task(self._live(processor)))
 
     async def _live(self, processor: OutboxProcessor) -> None:
@@ -188,7 +188,7 @@ class SimulatedOutbox:
         except StoreUnavailable:
             raise InvariantViolated("a processor ended because the database could not be reached") from None
 
-    def _died(self, node: Node) -> None:
+    def _node_ended(self, node: Node) -> None:
         processor = self._processors.pop(node)
         self._cluster.seen["crashed while delivering"] += bool(processor.delivering)
         self._cluster.spawn_outside(self._replace())

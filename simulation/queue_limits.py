@@ -67,7 +67,7 @@ class Limits:
         self._keys[origin.id] = key = self._chance.pick(KEYS) or None
         return msgspec.structs.replace(origin, partition_key=key)
 
-    def see(self, event: Event) -> None:
+    def check_event(self, event: Event) -> None:
         """Apply the next event of the log, or raise InvariantViolated for the limit that it exceeds."""
         if not self.hold:
             return

@@ -16,7 +16,7 @@ from tenure.stores.contract import ClaimRequest, Failure, Request
 
 
 class SimulatedWorker(ABC):
-    """`dies` is whether an attempt may end without a word to the store."""
+    """`dies`: whether an attempt may end without a request to the store."""
 
     kind: ClassVar[str]
     name: ClassVar[str]
@@ -53,10 +53,10 @@ class SimulatedWorker(ABC):
         if isinstance(outcome, Failure) and isinstance(outcome.error, RevisionConflict):
             await store.apply([msgspec.structs.replace(request, job=request.job_id, fresh=False)])
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def _until_replied(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """The result of the request, which is repeated while the store is unavailable."""
         while True:
             try:
-                return await ask()
+                return await send()
             except StoreUnavailable:
                 await self._sleep(0.5)

@@ -1,10 +1,8 @@
 """A fleet whose workers have three versions of a workflow's code: the old one, a new one that does not fit runs of the
-old one, and a third that fits both by a patch.
-
-Workers die and are replaced by any version, so that runs meet old code, new code and old code again. The rules that are
-checked: a run is pinned to the version that wrote its last record; only workers of that version claim it until it is
-unpinned; no version executes a call that does not fit what is recorded; every run comes to the end that its record
-determines.
+old one, and a third that fits both by a patch. Workers are killed and replaced by any version, so that runs meet old
+code, new code and old code again. The rules that are checked: a run is pinned to the version that wrote its last
+record; only workers of that version claim it until it is unpinned; no version executes a call that does not fit what is
+recorded; every run comes to the end that its record determines.
 """
 
 from __future__ import annotations
@@ -140,19 +138,19 @@ class SimulatedFleet:
             job_id = self._chance.job_id()
             request = msgspec.structs.replace(request, origin=msgspec.structs.replace(request.origin, id=job_id))
             self._run_ids.append(job_id)
-            await self._until_answered(partial(store.enqueue, [request]))
+            await self._until_replied(partial(store.enqueue, [request]))
             await self._sleep(self._chance.between(0.0, 4.0))
             await self._approve(store, job_id)
 
     async def _approve(self, store: Any, job_id: UUID) -> None:
         request = Request(job=job_id, operations=(Signal("approved"),), actor=CLIENT, request_id=self._chance.name())
-        while isinstance((await self._until_answered(partial(store.apply, [request])))[0], Busy):
+        while isinstance((await self._until_replied(partial(store.apply, [request])))[0], Busy):
             await self._sleep(0.5)
 
-    async def _until_answered(self, ask: Callable[[], Any]) -> Any:
+    async def _until_replied(self, send: Callable[[], Any]) -> Any:
         while True:
             try:
-                return await ask()
+                return await send()
             except StoreUnavailable:
                 await self._sleep(0.5)
 
@@ -170,7 +168,7 @@ class SimulatedFleet:
 
     # The rules.
 
-    async def see(self, store: Any, events: Sequence[Event]) -> None:
+    async def check_events(self, store: Any, events: Sequence[Event]) -> None:
         """Called with all new events, in their order."""
         for event in events:
             if event.job_id not in self._run_ids:

@@ -106,7 +106,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers_set = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self.turns = 0
-        super().__init__(_Nobody())
+        super().__init__(_NoSelector())
 
     def time(self) -> float:
         return self._now_seconds
@@ -221,7 +221,7 @@ class Deadlock(Exception):
     """No callback is ready and no timer is set, so that every waiting task would wait for ever."""
 
 
-class _Nobody(selectors.BaseSelector):
+class _NoSelector(selectors.BaseSelector):
     """No other thread calls into the loop."""
 
     def __init__(self) -> None:

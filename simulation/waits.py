@@ -49,7 +49,7 @@ class SimulatedWaits(SimulatedWorker):
             origin = Origin(id=self._chance.job_id(), kind=self.kind, queue=QUEUE, payload="{}", policy=POLICY)
             awaited = Awaited(self._chance.whole(0, 3), self._chance.whole(1, 2))
             self._awaited[origin.id] = awaited
-            await self._until_answered(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
+            await self._until_replied(partial(store.enqueue, [EnqueueRequest(origin, CLIENT)]))
             arrivals: list[object] = [*["signal"] * awaited.signals, *["child"] * awaited.children]
             self._chance.shuffle(arrivals)
             for arrival in arrivals:
@@ -62,7 +62,7 @@ class SimulatedWaits(SimulatedWorker):
         operation: Operation = Wake() if child else Signal("go")
         request = Request(job=job_id, operations=(operation,), actor=actor, request_id=self._chance.name())
         while True:
-            [outcome] = await self._until_answered(partial(store.apply, [request]))
+            [outcome] = await self._until_replied(partial(store.apply, [request]))
             # A refusal is no failure: a job that has seen its last child end may itself end before the wake arrives.
             if not isinstance(outcome, Busy):
                 return

@@ -166,7 +166,7 @@ class SimulatedWorkflows:
             request: EnqueueRequest = options.request(plan=plan).enqueue
             request = msgspec.structs.replace(request, origin=msgspec.structs.replace(request.origin, id=job_id))
             self._plans[job_id] = plan
-            await self._until_answered(partial(store.enqueue, [request]))
+            await self._until_replied(partial(store.enqueue, [request]))
             sent: list[object] = [Signal("go", str(number)) for number in range(plan.signals)]
             # The order among signals of one name is kept; the other name comes at any time, or never.
             if self._chance.happens(LATE_SHARE):
@@ -180,16 +180,16 @@ class SimulatedWorkflows:
     async def _send(self, store: Any, job_id: UUID, operation: Any) -> None:
         request = Request(job=job_id, operations=(operation,), actor=CLIENT, request_id=self._chance.name())
         while True:
-            [outcome] = await self._until_answered(partial(store.apply, [request]))
+            [outcome] = await self._until_replied(partial(store.apply, [request]))
             # A run that has ended refuses it.
             if not isinstance(outcome, Busy):
                 return
             await self._sleep(0.5)
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def _until_replied(self, send: Callable[[], Awaitable[Any]]) -> Any:
         while True:
             try:
-                return await ask()
+                return await send()
             except StoreUnavailable:
                 await self._sleep(0.5)
 

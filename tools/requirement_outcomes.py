@@ -1,4 +1,4 @@
-"""What became of the tests that carry a requirement, when they were last run.
+"""The outcomes of the tests that carry a requirement, in their last run.
 
 Each run of pytest merges its outcomes into `build/requirements.json`, by test and parameters. The generator of the page
 sums them up per test and store in `requirements_outcomes.json`. That is committed, so a check of the page needs no run.
@@ -21,7 +21,8 @@ KIT_RUNS = "tests/stores/contract/"
 
 PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
 SEVERITY = (FAILED, NOT_RUN, PASSED, SKIPPED)
-"""Of several outcomes the first counts: one parameter that passed makes up for one that was skipped, no other does."""
+"""Of several outcomes the first in this order counts: one that passed outweighs one that was skipped, and nothing
+else."""
 STORES = {"sqlite": ("sqlite",), "postgres": ("postgres", "pgbouncer")}
 NO_STORE = "no store"
 

@@ -1,4 +1,4 @@
-"""What is measured, how much of it, and what came out."""
+"""The workloads, their sizes, and their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.errors import TenureError
 
 
 class Workload(StrEnum):
-    """What can be measured."""
+    """A workload."""
 
     ENQUEUE_ONE = "enqueue-one"
     ENQUEUE_MANY = "enqueue-many"

@@ -28,7 +28,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def variants(workloads: Sequence[Workload], processes: Sequence[int]) -> list[tuple[Workload, int]]:
-    """What to measure: workloads that workers can share with each number of them, the others with one."""
+    """The workloads to measure: those that workers can share with each number of workers, the others with one."""
     return [
         (workload, number)
         for workload in workloads
@@ -39,7 +39,7 @@ def variants(workloads: Sequence[Workload], processes: Sequence[int]) -> list[tu
 async def measure_rounds(
     benchmark: Benchmark, wanted: Sequence[tuple[Workload, int]], *, rounds: int, on_progress: OnProgress
 ) -> list[Result]:
-    """Everything that is wanted, as many times as there are rounds."""
+    """Measure each variant once per round."""
     found: list[Result] = []
     for number in range(rounds):
         for workload, processes in wanted:

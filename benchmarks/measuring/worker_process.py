@@ -1,6 +1,6 @@
 """One worker process of a benchmark: `python -m benchmarks.measuring.worker_process DESCRIPTOR`.
 
-It opens the database and reports that it is ready. On GO it works and reports its standing, until STOP or until the
+It opens the database and reports that it is ready. After GO it works and sends reports, until STOP or until the
 benchmark's end of the socket is closed.
 """
 

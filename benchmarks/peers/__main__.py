@@ -83,7 +83,7 @@ def _install(peers: list[Peer]) -> tuple[Installed, dict[str, str]]:
 
 
 def _schedule(peers: list[Peer], options: argparse.Namespace) -> Iterator[tuple[int, str, Peer]]:
-    """Round by round, and in a round workload by workload. Nobody always goes first."""
+    """Round by round, and in a round workload by workload. Each round begins with another peer."""
     for number in range(1, options.rounds + 1):
         turn = (number - 1) % max(1, len(peers))
         for workload in options.workloads:

@@ -1,4 +1,4 @@
-"""An environment of its own for each peer, made once under build/peers and used again while its requirements tokens."""
+"""An environment for each peer, made once under build/peers and reused while its requirements are the same."""
 
 from __future__ import annotations
 

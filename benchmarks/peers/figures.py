@@ -12,7 +12,7 @@ from benchmarks.plots import Bar, Panel, drawn
 
 @dataclass(frozen=True)
 class Cell:
-    """What one peer did with one workload in one round, or why it did not."""
+    """The result of one peer for one workload in one round, or why there is none."""
 
     peer: str
     workload: str

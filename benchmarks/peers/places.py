@@ -1,4 +1,4 @@
-"""Where the work happens: a new database, file or Redis for every cell, on servers of our own on loopback."""
+"""The databases of the cells: a new PostgreSQL database, SQLite file or Redis for each, on own servers on loopback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def place(backend: Backend, server: PostgresServer) -> Iterator[Place]:
 
 @contextmanager
 def _database(server: PostgresServer) -> Iterator[str]:
-    # What earlier cells left to be written is written now, and not at the expense of the next one.
+    # A checkpoint writes the pages of earlier cells now, so that the next cell does not pay for it.
     with psycopg.connect(server.socket_dsn(), autocommit=True) as connection:
         connection.execute("checkpoint")
     url = server.create_database()

@@ -1,4 +1,4 @@
-"""Who takes part, what is installed for whom, and how many jobs each is given: fewer to those that take longer."""
+"""The peers: their requirements, and their numbers of jobs. Slow peers have fewer jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG_JOBS = 400
 
 @dataclass(frozen=True)
 class Workload:
-    """What a driver is asked to do; with `defaults` by workers with the settings that the peer's own command has."""
+    """The work of a driver; with `defaults`, by workers with the settings of the peer's own command."""
 
     name: Literal["one", "bulk", "drain", "latency"]
     processes: int = 1
@@ -58,7 +58,7 @@ class Peer:
         return self.name.removesuffix("-sqlite")
 
     def jobs(self, workload: str, wanted: int) -> int:
-        """How many jobs a cell has when `wanted` are asked for."""
+        """The number of jobs of a cell, of at most `wanted`."""
         match WORKLOADS[workload]:
             case Workload(name="latency"):
                 return LATENCY_SAMPLES

@@ -1,4 +1,4 @@
-"""The targets that tenure set itself against its peers, and whether a run reached them. Pure."""
+"""The targets of tenure relative to its peers, and whether a run reached them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ KEYS = {measure.key: measure for measure in MEASURES}
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio that is wanted; `most` where less is better. Without peers it is the best of all on the same database."""
+    """A ratio to reach; `most` where less is better. Without peers it applies to the best of all on the same
+    database."""
 
     work: str
     base: str

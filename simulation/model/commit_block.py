@@ -70,32 +70,32 @@ class ModelCommitBlock(BaseCommitBlock):
         raise StoreError("the model has no SQL; use a real store for statements of your own")
 
     async def _enqueue(self, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-        return await self._ask(lambda model: model.enqueue(requests))
+        return await self._call(lambda model: model.enqueue(requests))
 
     async def _apply(self, request: Request) -> Outcome:
         async def apply(model: ModelStore) -> Outcome:
             [outcome] = await model.apply_only([request])
             return outcome
 
-        return await self._ask(apply)
+        return await self._call(apply)
 
     async def _save_step(self, request: SaveStep) -> StepOutcome:
         async def save(model: ModelStore) -> StepOutcome:
             [outcome] = await model.save_steps([request])
             return outcome
 
-        return await self._ask(save)
+        return await self._call(save)
 
     async def _write_steps(self, job: Job, steps: Sequence[StepRecord]) -> int:
-        return await self._ask(lambda model: model.write_copies(job.id, steps))
+        return await self._call(lambda model: model.write_copies(job.id, steps))
 
     async def _post(self, messages: Sequence[tuple[OutboxMessage, Job | None]]) -> None:
-        await self._ask(lambda model: model.post(messages))
+        await self._call(lambda model: model.post(messages))
 
     async def _attach(self, job: Job, artifacts: Sequence[Artifact]) -> Job:
-        return await self._ask(lambda model: model.attach(job, artifacts))
+        return await self._call(lambda model: model.attach(job, artifacts))
 
-    async def _ask(self, ask: Callable[[ModelStore], Awaitable[T]]) -> T:
+    async def _call(self, ask: Callable[[ModelStore], Awaitable[T]]) -> T:
         """As in a database where each statement sees what others have committed."""
         await self._catch_up()
         answer = await ask(self._copy)

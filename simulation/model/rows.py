@@ -91,7 +91,7 @@ def needs_attention(job: Job, now: datetime) -> bool:
 
 
 def waits_for_no_child(job: Job, jobs: Iterable[Job], now: datetime) -> bool:
-    """Whether it waits for children although at most `children_max` of them are live, and is not due."""
+    """Whether the job waits for children although at most `children_max` of them are live, and is not due."""
     if job.children_max is None or (job.due_at is not None and job.due_at <= now):
         return False
     awaited = [child for child in jobs if child.origin.awaited and child.origin.parent_id == job.id]

@@ -168,8 +168,8 @@ class KeyUsed(Refused):
 class TooManySignals(Refused):
     """The job was sent `signals_max` signals, read or not, and takes no more. Nothing was stored.
 
-    The run goes on as a new one with `run.continue_as`, which takes only unread signals along; or more are allowed for
-    jobs that are enqueued from now on, by the option `signals_max`.
+    `run.continue_as` continues the run as a new one, with the unread signals only. The option `signals_max` allows more
+    for jobs that are enqueued from now on.
     """
 
     def __init__(self, job: Job, *, signals_max: int) -> None:

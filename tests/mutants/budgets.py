@@ -70,14 +70,14 @@ MUTANTS = (
     ),
     Mutant(
         "the reservation of a lost attempt does not count",
-        "a call that was paid before its worker died is forgotten",
+        "a call that was paid before its worker died is not counted",
         Simulator(),
         r"paid from one budget|are counted",
         lost_reservations_do_not_count,
     ),
     Mutant(
         "the reservation of a lost attempt always counts",
-        "`on_lost_spend` is not asked for",
+        "`on_lost_spend` is not checked",
         Kit(RELEASED),
         FIGURES,
         lost_reservations_always_count,
@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "a repeated reservation counts twice",
-        "a call that asks again is refused for its own reservation",
+        "a repeated call is refused for its own reservation",
         Kit(REPEATED, "sqlite"),
         FIGURES,
         repeated_reservation_counts_twice,

@@ -158,14 +158,14 @@ MUTANTS = (
     ),
     Mutant(
         "a repeated end is not tested",
-        "a reply that was lost costs its parent the wake",
+        "a reply that was lost leaves its parent without its wake",
         OnPostgres(interleavings.test_a_repeated_end_wakes_the_parent_that_the_first_did_not),
         r"it waits for ever",
         repeated_end_is_not_tested,
     ),
     Mutant(
         "a repeated suspend is not tested",
-        "a reply that was lost costs the job its wake",
+        "a reply that was lost leaves the job without its wake",
         OnPostgres(interleavings.test_a_repeated_suspend_is_tested_again),
         r"it waits for ever",
         repeated_suspend_is_not_tested,
@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "a commit block wakes no parent",
-        "a child that ends in a transaction leaves its parent waiting",
+        "a child that ends in a transaction does not wake its parent",
         Kit("test_a_suspend_in_a_transaction_is_tested_after_its_commit"),
         r"assert",
         block_wakes_no_parent,
@@ -200,14 +200,14 @@ MUTANTS = (
     ),
     Mutant(
         "a claimed job keeps its number of children",
-        "a running job looks as if it waited",
+        "a running job has a field of waiting ones",
         Kit(SHOWN),
         r"children_max",
         claimed_keeps_its_number,
     ),
     Mutant(
         "an ended job keeps its number of children",
-        "an ended job looks as if it waited",
+        "an ended job has a field of waiting ones",
         Kit("test_a_waiting_job_that_ends_has_no_number_of_children_any_more"),
         r"children_max",
         ended_keeps_its_number,
@@ -249,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "SQLite: a parent is woken one child late",
-        "one child fewer must be live than the job asked for",
+        "one child fewer must be live than the job needs",
         Kit(ONE_WAKE, "sqlite"),
         r"assert",
         sqlite_wakes_one_child_late,
@@ -291,14 +291,14 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a parent is woken one child late",
-        "one child fewer must be live than the job asked for",
+        "one child fewer must be live than the job needs",
         Kit(ONE_WAKE, "postgres"),
         r"assert",
         postgres_wakes_one_child_late,
     ),
     Mutant(
         "PostgreSQL: too few children are read",
-        "a parent is woken while more children are live than it asked for",
+        "a parent is woken while more children are live than it needs",
         Kit(ONE_WAKE, "postgres"),
         r"assert",
         postgres_reads_too_few_children,
@@ -312,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a claimed job keeps its number of children",
-        "a running job looks as if it waited",
+        "a running job has a field of waiting ones",
         Kit(SHOWN, "postgres"),
         r"only a job that waits for children has a number of them|children_max",
         postgres_claimed_job_keeps_its_number,

@@ -58,7 +58,7 @@ OUT_OF_ORDER = r"as the one after|were written|stayed pending"
 
 MUTANTS = (
     Mutant(
-        "a failed message is passed over",
+        "a failed message is skipped",
         "the next message of the aggregate is delivered before it",
         Simulator(),
         OUT_OF_ORDER,
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was not sent counts as delivered",
-        "a message is lost when its endpoint rests or its lease ends",
+        "a message is lost when its endpoint is paused or half of its lease has passed",
         Simulator(),
         OUT_OF_ORDER,
         a_released_stream_is_done,

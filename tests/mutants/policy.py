@@ -143,16 +143,16 @@ def lost_job_in_company(edits: Edits) -> None:
 MUTANTS = (
     Mutant(
         "complete by id alone",
-        "an owner's operation asks for neither token nor lease",
+        "an owner's operation checks neither token nor lease",
         Verdicts(),
         r"instead of LeaseLost",
         complete_by_id_alone,
     ),
     Mutant(
         "no guard at all",
-        "neither lease nor revision nor the database's clock is asked",
+        "neither lease nor revision nor the time is checked",
         Simulator(first=8),
-        r"its lease ended|lease_ended|too_early|answer_untrue|committed twice",
+        r"its lease ended|lease_ended|too_early|result_wrong|committed twice",
         no_guard,
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "recovery without compare-and-set",
-        "recovery is not held to the revision that it saw",
+        "recovery does not compare the revision that it read",
         Kit("test_recovery_too_needs_the_current_revision"),
         r"not refused",
         no_revision_for_recovery,
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "failure counted on release",
-        "handing a job back costs it a failure",
+        "a release counts a failure",
         Kit("test_a_released_job_is_queued_without_a_failure"),
         r"released\.failures",
         failure_counted_on_release,
@@ -283,7 +283,7 @@ MUTANTS = (
     ),
     Mutant(
         "a repeated request is done again",
-        "the log is not asked whether a request was applied before",
+        "the log is not checked for an earlier application of a request",
         Kit("test_a_repeated_request_is_a_success_that_changes_nothing"),
         r"not recognised as repeated",
         repetition_is_done_again,
@@ -297,14 +297,14 @@ MUTANTS = (
     ),
     Mutant(
         "a lost job is claimed in company",
-        "a job that killed its worker takes others with it again",
+        "a job that killed its worker may end the attempts of others again",
         Kit("test_a_job_that_was_lost_while_it_ran_is_claimed_alone", "sqlite"),
         r"ids\(await drive\.claim",
         lost_job_in_company,
     ),
     Mutant(
         "the queued timeout does not start",
-        "a waiting job that is made due never times out",
+        "a waiting job that becomes due never times out",
         Kit("test_the_queued_timeout_starts_when_the_job_is_made_due"),
         r"timeout_at",
         queued_timeout_not_started,

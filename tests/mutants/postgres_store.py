@@ -147,7 +147,7 @@ def postgres_waits_for_locked_rows(edits: Edits) -> None:
 MUTANTS = (
     Mutant(
         "PostgreSQL: a signal is sent twice",
-        "`jobs/signal.sql` does not ask whether the log has the request id",
+        "`jobs/signal.sql` does not check whether the log has the request id",
         OnPostgres(test_a_request_id_of_the_log_is_not_used_again),
         r"the signal was sent twice",
         postgres_signal_is_sent_twice,
@@ -161,7 +161,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a signal does not make the run due",
-        "the run sleeps on after `jobs/signal.sql`",
+        "the run still waits after `jobs/signal.sql`",
         OnPostgres(test_a_signal_makes_a_run_due),
         r"is not due",
         postgres_signal_leaves_the_due_time,
@@ -189,28 +189,28 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: apply without token",
-        "`apply.sql` does not ask whose lease it is",
+        "`apply.sql` does not compare the token",
         StoreVerdicts(OperationType.PROGRESS, "postgres"),
         r"holder='(former|stranger)'",
         postgres_apply_without_token,
     ),
     Mutant(
         "PostgreSQL: complete without token",
-        "`complete.sql` does not ask whose lease it is",
+        "`complete.sql` does not compare the token",
         StoreVerdicts(OperationType.COMPLETE, "postgres"),
         r"holder='(former|stranger)'",
         postgres_complete_without_token,
     ),
     Mutant(
         "PostgreSQL: heartbeat without token",
-        "`renew_leases.sql` does not ask whose lease it is",
+        "`renew_leases.sql` does not compare the token",
         StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"holder='(former|stranger)'",
         postgres_heartbeat_without_token,
     ),
     Mutant(
         "PostgreSQL: a heartbeat revives an expired lease",
-        "`renew_leases.sql` does not ask whether the lease still runs",
+        "`renew_leases.sql` does not compare the end of the lease",
         StoreVerdicts(OperationType.HEARTBEAT, "postgres"),
         r"expired.*holder='owner'.*Applied",
         postgres_heartbeat_revives,
@@ -231,21 +231,21 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a stall of a living lease",
-        "the database's clock is not asked before a job is taken back",
+        "the end of the lease is not compared with the database's clock",
         StoreVerdicts(OperationType.STALL, "postgres"),
         r"(live|unwinding).*Applied",
         postgres_stall_of_the_living,
     ),
     Mutant(
         "PostgreSQL: claim of a job that is not due",
-        "the due time is not asked for",
+        "the due time is not checked",
         Kit("test_a_job_is_claimed_from_its_due_time_on", "postgres"),
         r"claim\(\) == \[\]",
         postgres_claims_what_is_not_due,
     ),
     Mutant(
         "PostgreSQL: claim of a job that is not due, from one lane",
-        "the due time is not asked for",
+        "the due time is not checked",
         Kit("test_a_job_is_claimed_from_its_due_time_on", "postgres"),
         r"claim\(\) == \[\]",
         postgres_lane_claims_what_is_not_due,
@@ -259,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a lost job is claimed in company",
-        "a job that killed its worker takes others with it again",
+        "a job that killed its worker may end the attempts of others again",
         Kit("test_a_job_that_was_lost_while_it_ran_is_claimed_alone", "postgres"),
         r"ids\(await drive\.claim",
         postgres_lost_job_in_company,
@@ -287,7 +287,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: tail by position only",
-        "an event that commits late is passed over",
+        "an event that commits late is skipped",
         OnPostgres(test_the_tail_waits_for_a_transaction_that_commits_late),
         r"while one before it was still open",
         postgres_tail_by_position,

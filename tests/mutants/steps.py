@@ -122,7 +122,7 @@ REFUSED = r"errors_of_steps\("
 MUTANTS = (
     Mutant(
         "PostgreSQL: a step without token",
-        "`steps/insert.sql` does not ask whose lease it is",
+        "`steps/insert.sql` does not compare the token",
         Kit(TOKEN, "postgres"),
         REFUSED,
         postgres_step_without_token,
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "PostgreSQL: a step after the lease",
-        "`steps/insert.sql` does not ask whether the lease still runs",
+        "`steps/insert.sql` does not compare the end of the lease",
         Kit(LEASE, "postgres"),
         REFUSED,
         postgres_step_after_the_lease,
@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant("any token saves a step", "the token is not compared", Kit(TOKEN, "sqlite"), REFUSED, any_token_saves),
     Mutant(
         "a step is saved after the lease",
-        "its end is not asked for",
+        "its end is not checked",
         Kit(LEASE, "sqlite"),
         REFUSED,
         expired_lease_saves,

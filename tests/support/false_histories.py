@@ -94,9 +94,9 @@ CORRUPTIONS = [
         Code.WRITTEN_OTHERWISE,
         invoked("enqueue", "unanswered", job_id=STRANGER),
     ),
-    Corruption("an answer names a later revision", Code.ANSWER_UNTRUE, answered("heartbeat", "held", ok_with(rev=9))),
+    Corruption("an answer names a later revision", Code.RESULT_WRONG, answered("heartbeat", "held", ok_with(rev=9))),
     Corruption(
-        "an answer names another status", Code.ANSWER_UNTRUE, answered("heartbeat", "held", ok_with(status=WAITING))
+        "an answer names another status", Code.RESULT_WRONG, answered("heartbeat", "held", ok_with(status=WAITING))
     ),
     Corruption(
         "one change had two results",
@@ -149,7 +149,9 @@ CORRUPTIONS = [
         )(recorded_run),
     ),
     Corruption(
-        "a claim took a job without telling", Code.CLAIM_UNTOLD, answered("claim+start", "halted", ok_with(job_ids=()))
+        "a claim took a job without telling",
+        Code.CLAIM_UNREPORTED,
+        answered("claim+start", "halted", ok_with(job_ids=())),
     ),
     # Effects.
     Corruption(

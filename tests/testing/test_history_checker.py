@@ -78,7 +78,7 @@ def test_the_true_history_has_every_kind_of_record(store: str) -> None:
         EventType.COMPENSATED,
     }
     assert {job.status for job in live.database.jobs} >= {Status.QUEUED, Status.CLAIMED, Status.RUNNING}
-    answers = [one.answer for one in live.history.asked()]
+    answers = [one.answer for one in live.history.requests()]
     assert {type(answer) for answer in answers} == {Ok, Failed, Unknown, type(None)}
     refusals = {answer.refusal for answer in answers if isinstance(answer, Failed)}
     assert refusals == {"LeaseLost", "JobNotFound", "RequestIdReused", "InvalidInput"}
@@ -147,7 +147,7 @@ def test_a_kind_that_must_have_effects_and_has_none_is_reported() -> None:
 def again(live: RecordedRun, op: str, *answers: Ok | Failed | Unknown | None) -> RecordedRun:
     """The held job's call of this operation, with these answers to it, one after the other, instead of its own."""
     [call, *_] = [
-        one for one in live.history.asked() if (one.invoked.op, one.invoked.job_id) == (op, live.jobs["held"])
+        one for one in live.history.requests() if (one.invoked.op, one.invoked.job_id) == (op, live.jobs["held"])
     ]
     kept = [record for record in live.history.records if record not in (call.invoked, call.answer)]
     for number, answer in enumerate(answers, start=10_000):
@@ -205,7 +205,7 @@ def test_a_request_without_a_result_may_not_have_been_applied() -> None:
 
 def test_a_claim_without_jobs_may_return_jobs_when_repeated() -> None:
     live, _ = true_runs("model")
-    [call] = [one.invoked for one in live.history.asked() if one.invoked.request_id == "claim-1"][:1]
+    [call] = [one.invoked for one in live.history.requests() if one.invoked.request_id == "claim-1"][:1]
     nothing: list[Record] = [CHANGED(call, process="before"), Ok("before", call.number)]
     assert codes(live.saw(History.of([*nothing, *live.history.records]))) == set()
 
@@ -319,7 +319,7 @@ def test_a_call_has_one_result(clock: ManualClock) -> None:
 def test_a_recorded_call_names_an_operation_and_a_change_names_its_job(clock: ManualClock) -> None:
     for op, job_id, expected_text in (
         ("finish", UUID(int=1), "'finish' is no operation"),
-        ("cancel", None, "asked of one job"),
+        ("cancel", None, "a request for one job"),
     ):
         with pytest.raises(InvalidInput) as caught:
             History().invoke(op, "a", job_id, clock.now())
@@ -361,10 +361,10 @@ async def test_requests_inside_a_transaction_get_their_result_at_its_end(clock: 
     async with drive.store.transaction(deadline_seconds=10) as tx:
         await tx.apply(drive.request(kept, Commit("1")))
         await tx.enqueue([drive.enqueue("child")])
-    assert [type(one.answer) for one in history.asked()] == [Ok] * 6
+    assert [type(one.answer) for one in history.requests()] == [Ok] * 6
     with pytest.raises(ZeroDivisionError):
         await _undo(drive, undone)
-    undoing = [one.answer for one in history.asked()][6:]
+    undoing = [one.answer for one in history.requests()][6:]
     assert undoing == [Failed("main", 7, "rolled back"), Failed("main", 8, "rolled back")]
     assert check_history(history, await snapshot(store, clock=clock)) == []
 

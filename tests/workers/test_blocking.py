@@ -16,6 +16,7 @@ import tenure
 from tenure.stores.sqlite.store import SqliteStore
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -56,8 +57,7 @@ async def test_a_job_that_waits_for_another_one_is_named_in_one_warning(
 ) -> None:
     @app.job
     async def child() -> str:
-        while not any("waits for" in text for text in warnings_of(caplog)):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: any("waits for" in text for text in warnings_of(caplog)), seconds=30)
         return "done"
 
     @app.job

@@ -31,7 +31,7 @@ class DBOSSender:
         self._client = client
 
     async def one(self, sent_ns: int) -> None:
-        # The call that does not hand the work to a thread is the faster one.
+        # The call that runs in no thread is the faster one.
         self._client.enqueue({"queue_name": QUEUE, "workflow_name": "nothing", "app_version": VERSION}, sent_ns)
 
     async def many(self, jobs: int) -> None:
@@ -74,7 +74,8 @@ def _launch(url: str) -> None:
             "system_database_url": url,
             "sys_db_pool_size": CONNECTIONS,
             "application_version": VERSION,
-            # At its launch an executor takes up again what its namesake has pending, even if that one is alive.
+            # At its launch an executor resumes the pending work of an executor with the same name, even if that one is
+            # alive.
             "executor_id": f"worker-{os.getpid()}",
             "log_level": "ERROR",
         }

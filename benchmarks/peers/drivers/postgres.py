@@ -1,4 +1,4 @@
-"""The records of a peer that lives in PostgreSQL, read over a connection of our own."""
+"""The records of a peer that stores its jobs in PostgreSQL, read over a separate connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psycopg.abc import Query
 
 @dataclass(frozen=True)
 class Books:
-    """Where a peer writes down what. Each statement has one number for an answer; the last one in seconds."""
+    """The statements that read a peer's records. Each returns one number; the last one seconds."""
 
     left: Query
     done: Query
@@ -41,7 +41,7 @@ class PostgresLedger:
         return int(self._number("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn") or 0)
 
     def settle(self) -> None:
-        """Autovacuum would come within a minute: it comes now, for every peer, and before the clock starts."""
+        """Vacuum before the timed part, for every peer: autovacuum would start within a minute."""
         self._connection.execute("vacuum (analyze)")
 
     def _number(self, statement: Query) -> float | None:

@@ -65,11 +65,11 @@ class Ledger(Protocol):
         ...
 
     def wal_bytes(self) -> int | None:
-        """How far the write-ahead log has come, where there is one."""
+        """The position of the write-ahead log in bytes, if there is one."""
         ...
 
     def settle(self) -> None:
-        """Do now what the database would soon do by itself, so that it does not happen in the timed part."""
+        """Run the database's background work now, so that it does not start in the timed part."""
         ...
 
 
@@ -239,7 +239,7 @@ def _until_drained(workers: WorkerProcesses, ledger: Ledger, options: argparse.N
     while True:
         if cpu_before is None and workers.counted().ran:
             cpu_before = cpu_seconds(processes)
-        # While bodies are missing there is no need to ask the ledger, which would cost the workers time.
+        # While bodies are missing, the ledger is not read: a read would cost the workers time.
         if (counted := workers.counted()).ran >= options.jobs and ledger.left() == 0:
             return time.time_ns(), counted, cpu_seconds(processes) - (cpu_before or 0.0)
         workers.require_alive()

@@ -1,5 +1,6 @@
 # mypy: disable-error-code="import-not-found"
-"""The records of a peer that lives in Redis: what is queued or not yet acknowledged. Ends are not kept there."""
+"""The records of a peer that stores its jobs in Redis: the queued and the unacknowledged ones. It does not record
+ends."""
 
 from __future__ import annotations
 

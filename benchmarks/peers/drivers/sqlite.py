@@ -1,4 +1,4 @@
-"""The records of a peer that lives in a SQLite file, read over a connection of our own."""
+"""The records of a peer that stores its jobs in a SQLite file, read over a separate connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Books:
-    """Where a peer writes down what. Each statement has one number for an answer, the last one in nanoseconds."""
+    """The statements that read a peer's records. Each returns one number, the last one nanoseconds."""
 
     left: str
     done: str | None = None
@@ -36,7 +36,7 @@ class SqliteLedger:
         return None
 
     def settle(self) -> None:
-        """Nothing would be done later by itself."""
+        """SQLite does no work in the background."""
 
     def _number(self, statement: str) -> int | None:
         [number] = self._connection.execute(statement).fetchone()

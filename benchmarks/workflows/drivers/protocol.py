@@ -41,7 +41,7 @@ class Ledger(Protocol):
         ...
 
     def wal_bytes(self) -> int | None:
-        """How far the write-ahead log has come, where there is one."""
+        """The position of the write-ahead log in bytes, if there is one."""
         ...
 
     def settle(self) -> None:
@@ -61,7 +61,7 @@ class Runs(Protocol):
         ...
 
     async def signal(self, number: int) -> None:
-        """Send the run of this number what it waits for."""
+        """Send the run of this number its signal."""
         ...
 
     async def start_parent(self, children: int) -> None:

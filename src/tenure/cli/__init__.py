@@ -1,1 +1,1 @@
-"""The command `tenure`: one file per command group. Commands say what they found; they decide nothing about jobs."""
+"""The command `tenure`: one file per command group. Commands print what they read; they decide nothing about jobs."""

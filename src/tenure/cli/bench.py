@@ -74,7 +74,7 @@ def bench(*, database: str | None, as_json: bool, workloads: tuple[str, ...], ro
         benchmark = Benchmark(address, Effort(**effort))
         run(_prepare(address, own=database is None))
         if not as_json:
-            _say_where(benchmark, own=database is None)
+            _print_target(benchmark, own=database is None)
         try:
             with progress(as_json=as_json) as shown:
                 found = run(_measure(benchmark, workloads, rounds, show=shown.show))
@@ -84,7 +84,7 @@ def bench(*, database: str | None, as_json: bool, workloads: tuple[str, ...], ro
     if as_json:
         print_json(_facts(benchmark, found, rounds=rounds, own=database is None))
     else:
-        _say(found)
+        _print_results(found)
     return Exit.PROBLEMS if any(_problem(one) for one in found.values()) else Exit.OK
 
 
@@ -113,7 +113,7 @@ async def _measure(benchmark: Benchmark, workloads: Sequence[str], rounds: int, 
     return found
 
 
-def _say_where(benchmark: Benchmark, *, own: bool) -> None:
+def _print_target(benchmark: Benchmark, *, own: bool) -> None:
     if own:
         print_line(f"measuring a new SQLite file in {tempfile.gettempdir()}, which is removed at the end")
     else:
@@ -121,7 +121,7 @@ def _say_where(benchmark: Benchmark, *, own: bool) -> None:
         print_line(f"measuring {address}: jobs go to queue {benchmark.queue}, and stay until they are pruned")
 
 
-def _say(found: dict[str, list[Round]]) -> None:
+def _print_results(found: dict[str, list[Round]]) -> None:
     print_table(HEADINGS, [(name, rounds[0].jobs, _median(rounds), _spread(rounds)) for name, rounds in found.items()])
     for name, rounds in found.items():
         if problem := _problem(rounds):

@@ -69,7 +69,7 @@ def fork(
     budget: tuple[tuple[str, float], ...],
     **given: Any,
 ) -> int:
-    """Go on with an ended or parked run as a new run that reuses its recorded steps."""
+    """Continue an ended or parked run as a new run that reuses its recorded steps."""
     given |= {"replace": dict(replace), "budget": _budget(budget)}
     old, enqueued = in_store(database, lambda store: _fork(store, wanted, **given))
     if as_json:

@@ -93,7 +93,7 @@ async def _runs(
 def versions(*, database: str, as_json: bool) -> int:
     """Count live runs by the versions of the code that recorded their steps, and by patch.
 
-    A patch can be removed from the code once no live run takes the old way and none has yet to decide.
+    A patch can be removed from the code once no live run executes the old code and none has yet to decide.
     """
     found = in_store(database, _versions)
     if as_json:

@@ -39,7 +39,6 @@ from tenure.engines.protocol import (
     ErrorMessage,
     FailedAction,
     GatewayDrain,
-    HeldJob,
     Hello,
     JobAck,
     JobComplete,
@@ -48,6 +47,7 @@ from tenure.engines.protocol import (
     JobMessage,
     JobProgress,
     JobStarted,
+    UnfinishedJob,
     Welcome,
     decode_gateway_message,
     encode_message,
@@ -111,8 +111,8 @@ class EngineJob:
         return self.dispatch.job_id
 
     @property
-    def held(self) -> HeldJob:
-        return HeldJob(self.dispatch.job_id, self.dispatch.claim)
+    def held(self) -> UnfinishedJob:
+        return UnfinishedJob(self.dispatch.job_id, self.dispatch.claim)
 
     async def progress(self, percent: int, message: str | None = None) -> None:
         dispatch, number = self.dispatch, self._engine.next_id()
@@ -125,7 +125,7 @@ Handler = Callable[[EngineJob], Awaitable[Any]]
 
 
 class Engine:
-    """Runs jobs until it is stopped. It connects again after a lost connection and goes on with its jobs.
+    """Runs jobs until it is stopped. It connects again after a lost connection and continues its jobs.
 
     With `tracing` each attempt has a span, which is reported to the gateway: `Engine(..., tracing=Tracing())`.
     """

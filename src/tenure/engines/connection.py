@@ -25,16 +25,16 @@ from tenure.engines.protocol import (
     FromEngine,
     GatewayDrain,
     GatewayMessage,
-    HeldJob,
     Hello,
     JobComplete,
     JobFailedMessage,
     JobMessage,
+    UnfinishedJob,
     Welcome,
     decode_reply,
     encode_message,
 )
-from tenure.engines.services import ConnectionServices, Socket, SocketClosed, dispatch_message, record_unheld
+from tenure.engines.services import ConnectionServices, Socket, SocketClosed, dispatch_message, record_without_lease
 from tenure.engines.session import EngineLease, SessionKeys, resume_leases
 from tenure.errors import InvalidInput, RequestIdReused, TenureError
 from tenure.lifecycle.records import Job, Role
@@ -209,7 +209,7 @@ class EngineConnection:
             epoch=self.epoch,
             heartbeat_seconds=settings.heartbeat_seconds,
             silence_seconds=settings.silence_seconds,
-            jobs=tuple(HeldJob(job_id, lease.claim) for job_id, lease in resumed.items()),
+            jobs=tuple(UnfinishedJob(job_id, lease.claim) for job_id, lease in resumed.items()),
         )
         self._is_welcomed = True
         for message in (welcome, *self._after_welcome):
@@ -270,7 +270,7 @@ class EngineConnection:
             # It was sent again after a reconnect, or comes too late.
             return await self._services.until_available(
                 "recording a message of an engine",
-                lambda: record_unheld(self._services, message, keys=self.keys, epoch=self.epoch),
+                lambda: record_without_lease(self._services, message, keys=self.keys, epoch=self.epoch),
             )
         ack = await self._services.outcomes.record(lease, message)
         if lease.lost or lease.job.status not in LEASED or _ends(message, ack):

@@ -17,13 +17,13 @@ from tenure.engines.protocol import (
     CAPACITY_MAX,
     KINDS_MAX,
     AckMessage,
-    HeldJob,
     JobDispatch,
     JobMessage,
     Name,
     SessionSecret,
+    UnfinishedJob,
 )
-from tenure.engines.services import dispatch_message, record_unheld
+from tenure.engines.services import dispatch_message, record_without_lease
 from tenure.engines.session import EngineLease, SessionKeys, resume_leases
 from tenure.errors import InvalidInput, TenureError
 from tenure.lifecycle.records import Job, Role
@@ -59,7 +59,7 @@ class PollJobs(msgspec.Struct, frozen=True):
 class PollRenew(PollRequest, frozen=True, kw_only=True):
     """Renew the leases of these jobs."""
 
-    jobs: Annotated[tuple[HeldJob, ...], Meta(min_length=1, max_length=CAPACITY_MAX)]
+    jobs: Annotated[tuple[UnfinishedJob, ...], Meta(min_length=1, max_length=CAPACITY_MAX)]
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -132,10 +132,10 @@ class LongPoll:
 
     async def report(self, message: JobMessage, *, keys: SessionKeys) -> AckMessage:
         """Record a message about a job, as over a socket."""
-        return await record_unheld(self._services, message, keys=keys, epoch=POLL_EPOCH)
+        return await record_without_lease(self._services, message, keys=keys, epoch=POLL_EPOCH)
 
 
-def _renewal(held: HeldJob, lease: EngineLease | None) -> Renewal:
+def _renewal(held: UnfinishedJob, lease: EngineLease | None) -> Renewal:
     if lease is None or lease.claim != held.claim:
         return Renewal(str(held.job_id), "lost")
     return Renewal(str(held.job_id), "renewed", lease.job.cancel_requested)

@@ -37,7 +37,7 @@ attempt without counting a failure."""
 AckOutcome = Literal["recorded", "lost", "refused"]
 
 
-class HeldJob(msgspec.Struct, frozen=True):
+class UnfinishedJob(msgspec.Struct, frozen=True):
     """A job that an engine still runs, or whose outcome was not acknowledged, by the claim that dispatched it."""
 
     job_id: UUID
@@ -59,7 +59,7 @@ class Hello(EngineMessage, frozen=True, tag="hello", kw_only=True):
     version: Name = "unknown"
     epoch: Annotated[int, Meta(ge=1, le=2**31)] = 1
     claim: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    jobs: Annotated[tuple[HeldJob, ...], Meta(max_length=CAPACITY_MAX)] = ()
+    jobs: Annotated[tuple[UnfinishedJob, ...], Meta(max_length=CAPACITY_MAX)] = ()
 
 
 class JobMessage(EngineMessage, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class JobStarted(JobReport, frozen=True, tag="job_started", kw_only=True):
 
 
 class JobProgress(JobMessage, frozen=True, tag="job_progress", kw_only=True):
-    """How far the job is."""
+    """The progress of the job, in percent."""
 
     percent: Percent
     message: Annotated[str, Meta(max_length=PROGRESS_LENGTH_MAX)] | None = None
@@ -142,7 +142,7 @@ class Welcome(GatewayMessage, frozen=True, tag="welcome", kw_only=True):
     epoch: int
     heartbeat_seconds: float
     silence_seconds: float
-    jobs: tuple[HeldJob, ...] = ()
+    jobs: tuple[UnfinishedJob, ...] = ()
 
 
 class JobDispatch(GatewayMessage, frozen=True, tag="job_dispatch", kw_only=True):

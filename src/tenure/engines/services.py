@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.engines.outcomes import EngineOutcomes
 from tenure.engines.protocol import AckMessage, JobDispatch, JobMessage
-from tenure.engines.session import SessionKeys, unheld_lease
+from tenure.engines.session import SessionKeys, former_lease
 from tenure.engines.settings import GatewaySettings
 from tenure.errors import StoreUnavailable
 from tenure.lifecycle.records import Job
@@ -74,14 +74,14 @@ class ConnectionServices:
             backoff.end()
 
 
-async def record_unheld(
+async def record_without_lease(
     services: ConnectionServices, message: JobMessage, *, keys: SessionKeys, epoch: int
 ) -> AckMessage:
     """Record a message under a lease that the gateway has not kept. An end that was recorded before stays so."""
     job = (await services.store.read([message.job_id])).get(message.job_id)
     if job is None:
         return AckMessage(id=message.id, outcome="lost", reason=f"there is no job {message.job_id}")
-    lease = unheld_lease(job, keys=keys, claim=message.claim, epoch=epoch)
+    lease = former_lease(job, keys=keys, claim=message.claim, epoch=epoch)
     log_of_job = (await services.store.history([job.id]))[job.id]
     earlier = services.outcomes.recorded_before(lease, message, log_of_job)
     return earlier or await services.outcomes.record(lease, message)

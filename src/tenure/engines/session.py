@@ -92,7 +92,7 @@ class EngineLease(Lease):
         self._end_at_deadline(now_seconds)
 
     def continue_timeout(self, now_seconds: float) -> None:
-        """Go on with the timeout that the job has by the database's clock, right after a write."""
+        """Continue the timeout that the job has by the database's clock, right after a write."""
         timeout_at = self.job.timeout_at
         left = float("inf") if timeout_at is None else (timeout_at - self.job.updated_at).total_seconds()
         self.overdue_at_seconds = now_seconds + left
@@ -162,7 +162,7 @@ async def resume_leases(
     return resumed
 
 
-def unheld_lease(job: Job, *, keys: SessionKeys, claim: int, epoch: int) -> EngineLease:
+def former_lease(job: Job, *, keys: SessionKeys, claim: int, epoch: int) -> EngineLease:
     """A lease of a job that the session may no longer hold. The store refuses what it does not, and recognises a
     request that was applied before."""
     held = msgspec.structs.replace(job, token=keys.lease_token(claim))

@@ -207,7 +207,7 @@ class JobDefinition(Generic[P, R]):
             raise PayloadRefused(self.name, self._problem_of(str(problem))) from None
 
     def _problem_of(self, message: str) -> str:
-        """What msgspec says of the arguments, in terms of the function."""
+        """The error of msgspec about the arguments, in terms of the function."""
         message = message.replace("`$.", "`").replace(" - at `$`", "")
         match = _ARGUMENT_PROBLEM.fullmatch(message)
         if match is None:

@@ -210,7 +210,7 @@ class Exceeded(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that a call would pass, or that was passed. `may_fit_later`: once live reservations are settled."""
 
     line: BudgetLine
-    asked: int
+    requested: int
     may_fit_later: bool
 
     @property
@@ -220,8 +220,8 @@ class Exceeded(msgspec.Struct, frozen=True, kw_only=True):
         used = f"{amount_text(line.spent + line.lost)} of {amount_text(line.limit)} {line.unit} spent"
         if line.reserved:
             used += f", {amount_text(line.reserved)} reserved"
-        asked = f"; the next call may need {amount_text(self.asked)}" if self.asked else ""
-        return f"budget exceeded: {used}{asked}"
+        requested = f"; the next call may need {amount_text(self.requested)}" if self.requested else ""
+        return f"budget exceeded: {used}{requested}"
 
 
 def amount_text(amount: int) -> str:
@@ -233,14 +233,14 @@ def amount_text(amount: int) -> str:
     return f"{_number(amount)}"
 
 
-def exceeded(lines: Iterable[BudgetLine], asked: Amounts) -> Exceeded | None:
-    """Why a call that needs at most `asked` may not begin; None if it may. A limit may be reached, and not passed."""
+def exceeded(lines: Iterable[BudgetLine], requested: Amounts) -> Exceeded | None:
+    """Why a call that needs at most `requested` may not begin; None if it may. A limit may be reached, not passed."""
     found: Exceeded | None = None
     for line in lines:
-        amount = asked.get(line.unit, 0)
+        amount = requested.get(line.unit, 0)
         if line.used + amount <= line.limit:
             continue
         may_fit_later = line.spent + line.lost + amount <= line.limit
         if found is None or found.may_fit_later:
-            found = Exceeded(line=line, asked=amount, may_fit_later=may_fit_later)
+            found = Exceeded(line=line, requested=amount, may_fit_later=may_fit_later)
     return found

@@ -1,6 +1,6 @@
 """`verify`: compares a job's record with its events. Pure.
 
-It repairs nothing and trusts neither side: events and record may each have been changed by hand.
+It repairs nothing, and takes neither side as correct: events and record may each have been changed by hand.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class RunVersion(msgspec.Struct, frozen=True):
 
 
 class PatchUse(msgspec.Struct, frozen=True):
-    """How many live runs of a kind take the new way at a patch, the old way, or have not recorded which.
+    """How many live runs of a kind execute the new code at a patch, the old code, or have not recorded which.
 
     A run that has recorded steps, but not the patch, may have passed its place before the patch was there.
     """
@@ -36,7 +36,7 @@ class PatchUse(msgspec.Struct, frozen=True):
 
     @property
     def removable(self) -> bool:
-        """Whether the old way, and the call of `patched`, can be removed from the code."""
+        """Whether the old code, and the call of `patched`, can be removed."""
         return not self.old and not self.undecided
 
 

@@ -12,7 +12,7 @@ from tenure.lifecycle.operations import Complete, Heartbeat
 from tenure.lifecycle.steps import StepsDigest
 from tenure.lifecycle.verify import content_problems
 from tenure.stores.contract import Applied, Busy, StepExists, StepSaved
-from tenure.testing.contract.step_digests import BURIED
+from tenure.testing.contract.step_digests import DEAD_LETTERING
 from tenure.testing.contract.steps import recorded, save, save_request
 from tenure.testing.driver import RECOVERY, Driver, runner
 from tests.stores.postgres.test_contention import waiting
@@ -29,7 +29,7 @@ class GivenUp(Exception):
 @pytest.mark.requirement("SM-20", "WC-08")
 async def test_an_actor_that_ends_an_attempt_counts_the_step_that_was_being_saved(dsn: str, drive: Driver) -> None:
     job = await drive.running()
-    bury = drive.request(job.id, BURIED, actor=RECOVERY)
+    bury = drive.request(job.id, DEAD_LETTERING, actor=RECOVERY)
     async with beside(dsn) as other:
         async with drive.store.transaction(deadline_seconds=LONG_SECONDS) as block:
             assert isinstance(await block.save_step(save_request(job)), StepSaved)

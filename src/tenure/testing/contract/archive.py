@@ -34,7 +34,7 @@ from tenure.testing.store_check import check_store, whole_tail
 
 T = TypeVar("T")
 replace = msgspec.structs.replace
-BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
+DEAD_LETTERING = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
 LONG_SECONDS = 3.0
 LATE = datetime(2999, 1, 1, tzinfo=UTC)
 
@@ -135,8 +135,8 @@ async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
         await tx.post([message], job=kept)
         await tx.apply(drive.request(kept, Commit('"done"'), fresh=True, steps=steps))
     await drive.apply(failing, Retry(ERROR, delay_seconds=5))
-    buried = await drive.apply(await drive.running(kind="buried"), BURIAL)
-    await drive.store.resolve_dead_letters([buried.id], how="discarded", actor=OPERATOR)
+    dead = await drive.apply(await drive.running(kind="dead"), DEAD_LETTERING)
+    await drive.store.resolve_dead_letters([dead.id], how="discarded", actor=OPERATOR)
     erased = await drive.running(kind="erased", dedupe_key="x")
     await drive.add("erased", dedupe_key="x")
     await save(drive.store, save_request(erased, status="failed", spend='{"cost":1}', child_id=signalled.id))
@@ -152,7 +152,7 @@ async def lived(drive: Driver, clock: DatabaseClock) -> list[Job]:
     await drive.store.schedules.put(yearly, next_at=LATE, paused=False, expected_rev=0, actor=OPERATOR)
     waiting = await drive.apply(await drive.running(kind="waiting"), Suspend(delay_seconds=9))
     await deliver_some(drive)
-    return [signalled, failing, kept, buried, erased, held, waiting]
+    return [signalled, failing, kept, dead, erased, held, waiting]
 
 
 async def deliver_some(drive: Driver) -> None:

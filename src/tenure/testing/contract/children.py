@@ -1,4 +1,4 @@
-"""Jobs that wait for children, and who wakes them when enough of these have ended."""
+"""Jobs that wait for children, and which changes wake them when enough of these have ended."""
 
 from __future__ import annotations
 

@@ -37,10 +37,19 @@ from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.leases import named
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 
-BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.COMMIT, ERROR)
-BY_OWNER = (Commit("1"), Retry(ERROR), Fail(ERROR), Halt("cost", "1"), Suspend(), Compensate(), Release(), BURIAL)
+DEAD_LETTERING = DeadLetter(ReasonCode.TIMEOUT, Stage.COMMIT, ERROR)
+BY_OWNER = (
+    Commit("1"),
+    Retry(ERROR),
+    Fail(ERROR),
+    Halt("cost", "1"),
+    Suspend(),
+    Compensate(),
+    Release(),
+    DEAD_LETTERING,
+)
 BY_CLIENT: tuple[Operation, ...] = (Signal("go"), RequestCancel(), Cancel())
-BY_RECOVERY: tuple[Operation, ...] = (Requeue(), GiveUp(ERROR), TimeOut(ERROR), BURIAL)
+BY_RECOVERY: tuple[Operation, ...] = (Requeue(), GiveUp(ERROR), TimeOut(ERROR), DEAD_LETTERING)
 
 
 class CommitContract:

@@ -17,7 +17,9 @@ from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, Driver, prune_finished
 
 
-async def bury(drive: Driver, reason: ReasonCode = ReasonCode.TIMEOUT, stage: Stage = Stage.EXEC, **facts: Any) -> Job:
+async def dead_lettered(
+    drive: Driver, reason: ReasonCode = ReasonCode.TIMEOUT, stage: Stage = Stage.EXEC, **facts: Any
+) -> Job:
     return await drive.apply(await drive.running(**facts), DeadLetter(reason, stage, ERROR))
 
 
@@ -30,7 +32,7 @@ class DeadLetterContract:
         return [letter.job_id for letter in page.letters]
 
     async def test_a_listed_dead_letter_equals_the_one_read_by_id(self, drive: Driver) -> None:
-        job = await bury(drive, correlation_id="order-1")
+        job = await dead_lettered(drive, correlation_id="order-1")
         await drive.apply(await drive.running(), Halt("cost", "1"))
         page = await drive.store.dead_letters(DeadLetterFilter())
         assert page.letters == [await drive.store.dead_letter(job.id)]
@@ -39,10 +41,10 @@ class DeadLetterContract:
 
     @pytest.mark.requirement("SM-11")
     async def test_every_filter_must_match(self, drive: Driver, clock: DatabaseClock) -> None:
-        first = await bury(drive, ReasonCode.PARSE_ERROR, Stage.INPUT, correlation_id="order-1")
+        first = await dead_lettered(drive, ReasonCode.PARSE_ERROR, Stage.INPUT, correlation_id="order-1")
         clock.advance(10)
         middle: datetime = await drive.store.now()
-        second = await bury(drive, kind="post", queue="slow")
+        second = await dead_lettered(drive, kind="post", queue="slow")
         for wanted, found in (
             ({"reason_codes": (ReasonCode.PARSE_ERROR,)}, [first]),
             ({"reason_codes": (ReasonCode.PARSE_ERROR, ReasonCode.TIMEOUT)}, [first, second]),
@@ -60,7 +62,7 @@ class DeadLetterContract:
 
     @pytest.mark.parametrize("newest_first", [False, True])
     async def test_pages_are_in_the_order_of_ids(self, drive: Driver, newest_first: bool) -> None:
-        ids = [(await bury(drive)).id for _ in range(5)]
+        ids = [(await dead_lettered(drive)).id for _ in range(5)]
         jobs = sorted(ids, key=lambda job_id: job_id.bytes, reverse=newest_first)
         seen: list[UUID] = []
         after: UUID | None = None
@@ -75,7 +77,7 @@ class DeadLetterContract:
     @pytest.mark.requirement("SM-11")
     @pytest.mark.parametrize("how", ["redriven", "discarded"])
     async def test_a_dead_letter_is_resolved_once(self, drive: Driver, clock: DatabaseClock, how: Any) -> None:
-        job, other = await bury(drive), await bury(drive)
+        job, other = await dead_lettered(drive), await dead_lettered(drive)
         clock.advance(5)
         handled_at = await drive.store.now()
         before = await drive.seen(job.id)
@@ -100,7 +102,7 @@ class DeadLetterContract:
     async def test_a_resolved_dead_letter_is_erased_and_pruned_like_any(
         self, drive: Driver, clock: DatabaseClock
     ) -> None:
-        job, erased_first = await bury(drive), await bury(drive)
+        job, erased_first = await dead_lettered(drive), await dead_lettered(drive)
         await drive.store.resolve_dead_letters([job.id], how="discarded", actor=OPERATOR)
         for one in (job, erased_first):
             await drive.store.erase(one.id, reason="asked", actor=OPERATOR)
@@ -114,7 +116,7 @@ class DeadLetterContract:
 
     @pytest.mark.parametrize("wrong", [{"how": "forgotten"}, {"how": None}, {"job_ids": ["x"]}])
     async def test_an_invalid_resolution_is_refused(self, drive: Driver, wrong: dict[str, Any]) -> None:
-        job = await bury(drive)
+        job = await dead_lettered(drive)
         with pytest.raises(InvalidInput):
             await drive.store.resolve_dead_letters(
                 **{"job_ids": [job.id], "how": "discarded", "actor": OPERATOR, **wrong}
@@ -129,7 +131,7 @@ class DeadLetterContract:
             await drive.store.dead_letters(**{"wanted": DeadLetterFilter(), **wrong})
 
     async def test_jobs_are_found_by_the_reason_of_their_end(self, drive: Driver) -> None:
-        dead = await bury(drive, correlation_id="order-1")
+        dead = await dead_lettered(drive, correlation_id="order-1")
         halted = await drive.apply(await drive.running(), Halt("cost", "1"))
         await drive.apply((await drive.add()).id, Cancel("enough"), actor=CLIENT)
         await drive.add()

@@ -67,8 +67,8 @@ class EndingContract:
     ) -> None:
         early = await drive.running()
         assert isinstance(await drive.refuse(early, Fail(ERROR, permanent=False)), IllegalTransition)
-        buried = await drive.running(policy={"max_attempts": 1, "on_exhausted": "dead_letter"})
-        assert isinstance(await drive.refuse(buried, Fail(ERROR, permanent=False)), IllegalTransition)
+        dead = await drive.running(policy={"max_attempts": 1, "on_exhausted": "dead_letter"})
+        assert isinstance(await drive.refuse(dead, Fail(ERROR, permanent=False)), IllegalTransition)
 
     async def test_a_permanent_error_fails_the_job_at_once(self, drive: Driver) -> None:
         failed = await drive.apply(await drive.running(), Fail(ERROR))
@@ -97,15 +97,15 @@ class EndingContract:
         clock.advance(40)
         job = await drive.apply(job, Heartbeat())
         clock.advance(1)
-        buried = await drive.apply(job, DeadLetter(ReasonCode.DEPENDENCY_UNAVAILABLE, Stage.FETCH, ERROR))
-        assert (buried.status, buried.reason, buried.last_error) == (DEAD_LETTERED, "dependency_unavailable", ERROR)
+        dead = await drive.apply(job, DeadLetter(ReasonCode.DEPENDENCY_UNAVAILABLE, Stage.FETCH, ERROR))
+        assert (dead.status, dead.reason, dead.last_error) == (DEAD_LETTERED, "dependency_unavailable", ERROR)
         assert await drive.store.dead_letter(job.id) == DeadLetterRecord(
             job_id=job.id,
             reason_code=ReasonCode.DEPENDENCY_UNAVAILABLE,
             stage=Stage.FETCH,
             last_error=ERROR,
             attempts=1,
-            at=buried.updated_at,
+            at=dead.updated_at,
             last_owner="worker-1",
             last_lease_expires_at=job.lease_expires_at,
             correlation_id="c-1",

@@ -38,7 +38,7 @@ from tenure.stores.contract import Applied, Failure, Repeated
 from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver, runner
 
-BURIAL = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
+DEAD_LETTERING = DeadLetter(ReasonCode.TIMEOUT, Stage.EXEC, ERROR)
 
 
 class RequestContract:
@@ -293,7 +293,7 @@ class RequestContract:
             (RECOVERY, (Stall(), Requeue())),
             (RECOVERY, (TimeOut(ERROR),)),
             (RECOVERY, (Requeue(),)),
-            (RECOVERY, (BURIAL,)),
+            (RECOVERY, (DEAD_LETTERING,)),
             (Actor(Role.RUNNER, "worker-1", drive.random.token()), (Complete("1"),)),
             (Actor(Role.RUNNER, "worker-1"), (Heartbeat(),)),
             (Actor(Role.POOL, "worker-1"), (Start(),)),

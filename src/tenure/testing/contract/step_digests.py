@@ -36,17 +36,26 @@ from tenure.testing.contract.clock import DatabaseClock
 from tenure.testing.contract.steps import digest_of, recorded, save, save_request
 from tenure.testing.driver import CLIENT, ERROR, OPERATOR, RECOVERY, Driver, prune_finished
 
-BURIED = DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR)
+DEAD_LETTERING = DeadLetter(ReasonCode.POLICY_VIOLATION, Stage.EXEC, ERROR)
 BY_OTHERS: dict[str, tuple[Operation, Actor, float]] = {
     "a hard cancel": (Cancel(), CLIENT, 0),
-    "a dead letter by a client": (BURIED, CLIENT, 0),
-    "a dead letter by recovery": (BURIED, RECOVERY, 0),
+    "a dead letter by a client": (DEAD_LETTERING, CLIENT, 0),
+    "a dead letter by recovery": (DEAD_LETTERING, RECOVERY, 0),
     "a stall": (Stall(), RECOVERY, 61),
     "a timeout": (TimeOut(ERROR), RECOVERY, 31),
 }
 """What ends a running attempt against its owner: operation, actor, and after how many seconds."""
 BY_OWNER: tuple[Operation, ...] = (
-    *(Complete("1"), Retry(ERROR), Fail(ERROR), Halt("budget", "[]"), Suspend(60.0), Release(), BURIED, Commit("1")),
+    *(
+        Complete("1"),
+        Retry(ERROR),
+        Fail(ERROR),
+        Halt("budget", "[]"),
+        Suspend(60.0),
+        Release(),
+        DEAD_LETTERING,
+        Commit("1"),
+    ),
 )
 
 

@@ -116,7 +116,7 @@ class HarnessStore(SqliteStore):
         return outcomes
 
 
-class HomeLoop:
+class HarnessLoop:
     """The event loop of the harness. Calls from other threads, those of jobs included, run on it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -20,7 +20,7 @@ from tenure.lifecycle.records import Job
 from tenure.lifecycle.statuses import LIVE, READY
 from tenure.seams import SYSTEM, Seams
 from tenure.stores.contract import EnqueueResult, JobFilter, Store
-from tenure.testing.harness.environment import AppClock, HarnessClock, HarnessSpawner, HarnessStore, HomeLoop
+from tenure.testing.harness.environment import AppClock, HarnessClock, HarnessLoop, HarnessSpawner, HarnessStore
 from tenure.testing.harness.report import JOBS_MAX, HarnessError, HarnessReport, Ran, Work
 from tenure.testing.harness.roles import HarnessRoles
 from tenure.workers.leases import Lease
@@ -50,7 +50,7 @@ class Harness:
     `clock` is the clock of the database, the leases and the app. `ran` has all attempts so far.
     """
 
-    def __init__(self, app: App, home: HomeLoop, *, mode: Mode, clock: HarnessClock) -> None:
+    def __init__(self, app: App, home: HarnessLoop, *, mode: Mode, clock: HarnessClock) -> None:
         self.clock = clock
         self.ran: list[Ran] = []
         self.home = home
@@ -101,7 +101,7 @@ class Harness:
         work = Work(jobs_max, raise_errors)
         async with self._exclusively():
             await self._run_due(work)
-            while live := await self._unheld():
+            while live := await self._live_not_running():
                 at = min(self._times_of(live), default=None)
                 if at is None:
                     raise _never_due(live)
@@ -246,7 +246,7 @@ class Harness:
     async def _next(self, work: Work) -> Lease | None:
         """Claim the next job. At the limit of the work nothing is claimed, since it would stay leased."""
         _, roles = await self._open()
-        if work.full and any(self._is_due(job) for job in await self._unheld()):
+        if work.full and any(self._is_due(job) for job in await self._live_not_running()):
             raise work.too_much()
         return await roles.claim(sorted(self._queues))
 
@@ -274,7 +274,7 @@ class Harness:
     async def _pass(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
         until = self.clock.now() + timedelta(seconds=seconds)
         while True:
-            times = (*self._times_of(await self._unheld()), *await self._times_of_running())
+            times = (*self._times_of(await self._live_not_running()), *await self._times_of_running())
             at = min((one for one in times if one < until), default=until)
             await self._move_to(at)
             await look()
@@ -296,7 +296,7 @@ class Harness:
             if work.ran:
                 self._idle = 0
             else:
-                times = [*self._times_of(await self._unheld())]
+                times = [*self._times_of(await self._live_not_running())]
                 until = self.clock.now() + max(TICK, timedelta(seconds=seconds))
                 await self._move_to(min((until, *times, *await self._times_of_running())))
                 self._idle = 0 if times else self._idle + 1
@@ -305,7 +305,7 @@ class Harness:
             raise HarnessError("the app waits for a job, but no job is due and none will become due")
         await SYSTEM.clock.sleep(IDLE_PAUSE_SECONDS if self._idle else 0)
 
-    async def _unheld(self) -> list[Job]:
+    async def _live_not_running(self) -> list[Job]:
         """The live jobs that are not running in this harness."""
         store, roles = await self._open()
         ours = {held.job.id for held in roles.leases.all()}
@@ -344,7 +344,7 @@ class Harness:
 
     async def _met_new_queues(self) -> bool:
         """Whether jobs are in queues not seen so far; a commit may have enqueued them."""
-        met = {job.queue for job in await self._unheld()} - self._queues
+        met = {job.queue for job in await self._live_not_running()} - self._queues
         self._queues |= met
         return bool(met)
 

@@ -11,7 +11,7 @@ from tenure.client.app_stores import AppStores
 from tenure.errors import InvalidInput
 from tenure.stores.sqlite.connect import MEMORY
 from tenure.testing.clock import START
-from tenure.testing.harness.environment import HarnessClock, HomeLoop
+from tenure.testing.harness.environment import HarnessClock, HarnessLoop
 from tenure.testing.harness.harness import Harness, Mode
 from tenure.testing.harness.report import HarnessError
 
@@ -59,7 +59,7 @@ class HarnessMode:
         if "harness" in state:
             raise HarnessError("this app is being tested already; leave that `app.testing()` before you enter another")
         home = asyncio.get_running_loop() if _in_a_loop() else self._app.background.run(_running_loop)
-        self._harness = harness = Harness(self._app, HomeLoop(home), mode=self._mode, clock=self._clock)
+        self._harness = harness = Harness(self._app, HarnessLoop(home), mode=self._mode, clock=self._clock)
         self._instead = {
             "harness": harness,
             "database": f"sqlite://{MEMORY}",

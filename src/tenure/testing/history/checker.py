@@ -97,7 +97,7 @@ def check_history(
         *_each_job(database),
         *tail_problems(database.logs, database.tail),
         *dedupe_problems(database.jobs, database.tail),
-        *request_problems(history.asked(), log),
+        *request_problems(history.requests(), log),
         *effect_problems(history.effects(), log, kinds=effect_kinds),
         *(_live_left(database.jobs) if drained else ()),
     ]

@@ -30,7 +30,7 @@ from tenure.vocabularies import ALL, transition_problems
 _LEGAL = legal_events()
 
 
-def _arrows() -> Iterator[tuple[tuple[EventType, Status, Role, bool], Transition]]:
+def _transitions_by_event() -> Iterator[tuple[tuple[EventType, Status, Role, bool], Transition]]:
     for transition, timed_out in product(TRANSITIONS, (False, True)):
         times_out = transition.operation is OperationType.TIME_OUT
         for source, by in product(transition.sources, transition.by):
@@ -39,7 +39,7 @@ def _arrows() -> Iterator[tuple[tuple[EventType, Status, Role, bool], Transition
                 yield (transition.event, source, by.role, timed_out), transition
 
 
-_ARROW_OF: Mapping[tuple[EventType, Status, Role, bool], Transition] = dict(_arrows())
+_TRANSITION_OF: Mapping[tuple[EventType, Status, Role, bool], Transition] = dict(_transitions_by_event())
 """Which role may write which event from which status, and whether because of a timeout: the transition follows from its
 event."""
 
@@ -65,8 +65,8 @@ def job_problems(job: Job, events: Sequence[Event]) -> list[HistoryProblem]:
     log = log_problems(job.id, events)
     row = list(_row(job, in_order(events), log_is_sound=not log))
     sound = not log and all(problem.code is not Code.BROKEN_LOG for problem in row)
-    judged = (*_judged(job, events), *_vocabularies(job, events)) if sound else ()
-    return [*secret, *log, *row, *judged]
+    legality = (*_legality_problems(job, events), *_vocabularies(job, events)) if sound else ()
+    return [*secret, *log, *row, *legality]
 
 
 def log_problems(job_id: UUID, events: Sequence[Event]) -> list[HistoryProblem]:
@@ -129,7 +129,7 @@ def _step(before: Event, event: Event, was: tuple[int, int], now: tuple[int, int
     elif not legal:
         message = f"the table has no {event.type} from {event.from_status} to {event.to_status}"
         yield _at(event, Code.ILLEGAL_STEP, message)
-    elif _arrow(event) is None:
+    elif _transition_of(event) is None:
         yield _at(event, Code.NOT_AUTHORISED, f"{event.actor} has no authority for {event.type}")
 
 
@@ -137,7 +137,7 @@ def _leases(events: Sequence[Event]) -> Iterator[HistoryProblem]:
     """No owner's event at or after the expiry of its lease."""
     until: datetime | None = None
     for before, event in pairwise([events[0], *events]):
-        transition = _arrow(event)
+        transition = _transition_of(event)
         by = None if transition is None else transition.authority(_role(event) or Role.CLIENT)
         # An event is never dated before its predecessor. If both have the same timestamp, the database's clock may have
         # been set back in between, and the lease may still have been valid by it.
@@ -153,7 +153,7 @@ def _leases(events: Sequence[Event]) -> Iterator[HistoryProblem]:
 def _commits(events: Sequence[Event]) -> Iterator[HistoryProblem]:
     commit: Event | None = None
     for event in events:
-        transition = _arrow(event)
+        transition = _transition_of(event)
         if commit is None:
             commit = event if event.commits else None
         elif event.commits:
@@ -175,12 +175,12 @@ def _row(job: Job, events: Sequence[Event], *, log_is_sound: bool) -> Iterator[H
             yield HistoryProblem(_OF_FLAW[found.type], found.message, job.id, found.rev)
 
 
-def _judged(job: Job, events: Sequence[Event]) -> Iterator[HistoryProblem]:
+def _legality_problems(job: Job, events: Sequence[Event]) -> Iterator[HistoryProblem]:
     """Whether the record before each event allowed that event. Only for a log that can be replayed."""
     contents = contents_of(job)
     current = enqueued_job(job.origin, at=events[0].at, due_at=events[0].until_at)
     for before, event in pairwise(events):
-        transition = _arrow(event)
+        transition = _transition_of(event)
         content = contents.get(event.digest or "")
         if transition is not None:
             yield from _allowed(current, event, transition, content, follows=event.request_id == before.request_id)
@@ -226,11 +226,11 @@ def _operation(type_: OperationType, event: Event, job: Job, content: str | None
     return Fail("null", permanent=timed_out or event.cause == "permanent_error")
 
 
-def _arrow(event: Event) -> Transition | None:
+def _transition_of(event: Event) -> Transition | None:
     role = _role(event)
     if event.from_status is None or role is None:
         return None
-    return _ARROW_OF.get((event.type, event.from_status, role, event.cause == TIMEOUT))
+    return _TRANSITION_OF.get((event.type, event.from_status, role, event.cause == TIMEOUT))
 
 
 def _role(event: Event) -> Role | None:

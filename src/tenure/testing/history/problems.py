@@ -18,12 +18,12 @@ class Code(StrEnum):
     REFUSED_WRITTEN = "refused_written"
     WRITTEN_OTHERWISE = "written_otherwise"
     WRONG_JOB = "wrong_job"
-    ANSWER_UNTRUE = "answer_untrue"
+    RESULT_WRONG = "result_wrong"
     TWO_RESULTS = "two_results"
     REFUSED_AFTER_OK = "refused_after_ok"
     REQUEST_TWICE = "request_twice"
     CLAIM_NOT_WRITTEN = "claim_not_written"
-    CLAIM_UNTOLD = "claim_untold"
+    CLAIM_UNREPORTED = "claim_unreported"
 
     # Effects of the user's code compared with commits.
     EFFECT_TWICE = "effect_twice"

@@ -100,7 +100,7 @@ class Call:
         self._history.note(answer)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecordedRequest(msgspec.Struct, frozen=True):
     """A request with its result, and the positions of both among the records of their process."""
 
     invoked: Invoked
@@ -150,9 +150,9 @@ class History:
         """All of it as JSON Lines."""
         return b"".join(_encode(record) + b"\n" for record in self.records)
 
-    def asked(self) -> list[Asked]:
+    def requests(self) -> list[RecordedRequest]:
         """Every request with its result. InvalidInput: a result without its request, or a second one."""
-        found: dict[tuple[str, int], Asked] = {}
+        found: dict[tuple[str, int], RecordedRequest] = {}
         for place, record in enumerate(self.records):
             if isinstance(record, Effect):
                 continue
@@ -168,7 +168,7 @@ class History:
         """A history of these records, after checking that they fit together."""
         history = cls("several")
         history.records = list(records)
-        history.asked()
+        history.requests()
         return history
 
     @classmethod
@@ -188,21 +188,21 @@ def _checked(invoked: Invoked) -> Invoked:
     if strange := [verb for verb in verbs if verb not in _KNOWN]:
         raise InvalidInput("op", f"{strange[0]!r} is no operation; it must be one of {', '.join(sorted(_KNOWN))}")
     if invoked.job_id is None and verbs[0] not in (OperationType.ENQUEUE, OperationType.CLAIM):
-        raise InvalidInput("job_id", f"is missing; {invoked.op} is asked of one job")
+        raise InvalidInput("job_id", f"is missing; {invoked.op} is a request for one job")
     return invoked
 
 
-def _joined(before: Asked | None, record: Invoked | Answer, place: int) -> Asked:
+def _joined(before: RecordedRequest | None, record: Invoked | Answer, place: int) -> RecordedRequest:
     where = f"call {record.number} of process {record.process!r}"
     if isinstance(record, Invoked):
         if before is not None:
             raise InvalidInput("history", f"{where} is there twice; give each process a name of its own")
-        return Asked(_checked(record), place)
+        return RecordedRequest(_checked(record), place)
     if before is None:
         raise InvalidInput("history", f"{where} has an answer and was never invoked; a part of it is missing")
     if before.answer is not None:
         raise InvalidInput("history", f"{where} has two answers; give each process a name of its own")
-    return Asked(before.invoked, before.invoked_place, record, place)
+    return RecordedRequest(before.invoked, before.invoked_place, record, place)
 
 
 def _read(text: bytes) -> Iterator[Record]:

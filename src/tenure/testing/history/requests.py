@@ -13,13 +13,13 @@ from tenure.lifecycle.records import Event, EventType, Job
 from tenure.lifecycle.transitions import TRANSITION_OF
 from tenure.testing.history.job_log import in_order
 from tenure.testing.history.problems import Code, HistoryProblem
-from tenure.testing.history.records import Asked, Effect, Failed, Ok
+from tenure.testing.history.records import Effect, Failed, Ok, RecordedRequest
 
 _REUSED = "RequestIdReused"
 _OF_ANOTHER_BODY = frozenset({_REUSED, "InvalidInput", "UnknownKind", "PayloadRefused"})
 """Refusals of a request that only shares its id with the applied one."""
 
-Family = tuple[str, str, UUID | None]
+RequestKey = tuple[str, str, UUID | None]
 """Repetitions of one request: enqueues and claims by their id, all others by id and job."""
 
 
@@ -47,13 +47,13 @@ def written(jobs: Mapping[UUID, Job], logs: Mapping[UUID, Sequence[Event]]) -> W
     return Written(jobs, changes, enqueues, claims)
 
 
-def request_problems(asked: Iterable[Asked], log: Written) -> Iterator[HistoryProblem]:
+def request_problems(requests: Iterable[RecordedRequest], log: Written) -> Iterator[HistoryProblem]:
     """Every request whose stored result differs from the recorded one."""
     yield from _written_twice(log)
-    families: dict[Family, list[Asked]] = {}
-    for one in asked:
-        families.setdefault(_family(one), []).append(one)
-    for (family, request_id, job_id), calls in families.items():
+    by_key: dict[RequestKey, list[RecordedRequest]] = {}
+    for one in requests:
+        by_key.setdefault(_request_key(one), []).append(one)
+    for (family, request_id, job_id), calls in by_key.items():
         yield from _CHECKS.get(family, _change)(request_id, calls, log)
         yield from _refused_after_ok(request_id, calls, job_id)
 
@@ -92,7 +92,7 @@ def _effects_of(job_id: UUID, effects: Sequence[Effect], commit: Event | None) -
         yield HistoryProblem(Code.EFFECT_OF_ANOTHER_ATTEMPT, message, job_id, commit.rev)
 
 
-def _family(one: Asked) -> Family:
+def _request_key(one: RecordedRequest) -> RequestKey:
     first = one.verbs[0]
     if first in (OperationType.ENQUEUE, OperationType.CLAIM):
         return first.value, one.invoked.request_id, None
@@ -112,7 +112,7 @@ def _written_twice(log: Written) -> Iterator[HistoryProblem]:
             yield HistoryProblem(Code.REQUEST_TWICE, message, job_id, 1)
 
 
-def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
+def _change(request_id: str, calls: Sequence[RecordedRequest], log: Written) -> Iterator[HistoryProblem]:
     job_id = calls[0].invoked.job_id
     assert job_id is not None, "a history refuses a change that names no job"
     events = log.changes.get((job_id, request_id), ())
@@ -128,35 +128,35 @@ def _change(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[H
 
 
 def _done(
-    one: Asked, answer: Ok, events: Sequence[Event], log: Written, *, one_result: bool
+    one: RecordedRequest, answer: Ok, events: Sequence[Event], log: Written, *, one_result: bool
 ) -> Iterator[HistoryProblem]:
     op, request_id, job_id = one.invoked.op, one.invoked.request_id, one.invoked.job_id
-    asked = f"{op} (request {request_id!r}) was answered ok"
+    call = f"{op} (request {request_id!r}) was applied"
     if any(named != job_id for named in answer.job_ids):
-        yield HistoryProblem(Code.WRONG_JOB, f"{asked}, for {_listed(answer.job_ids)} instead", job_id)
+        yield HistoryProblem(Code.WRONG_JOB, f"{call}, for {_listed(answer.job_ids)} instead", job_id)
     elif job_id not in log.jobs:
-        yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{asked}, and there is no such job", job_id)
+        yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{call}, and there is no such job", job_id)
     elif not events:
-        yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{asked}, and its log has nothing of it", job_id)
+        yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{call}, and its log has nothing of it", job_id)
     elif not _is_own(one, events):
-        message = f"{asked}, and its log has {_listed(event.type for event in events)} under that request"
+        message = f"{call}, and its log has {_listed(event.type for event in events)} under that request"
         yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, job_id, events[0].rev)
-    elif one_result and _is_untrue(answer, events[-1]):
-        message = f"{asked} with revision {answer.rev}, {answer.status}; its log has {events[-1].to_status}"
-        yield HistoryProblem(Code.ANSWER_UNTRUE, message, job_id, events[-1].rev)
+    elif one_result and _differs(answer, events[-1]):
+        message = f"{call} with revision {answer.rev}, {answer.status}; its log has {events[-1].to_status}"
+        yield HistoryProblem(Code.RESULT_WRONG, message, job_id, events[-1].rev)
 
 
-def _unanswered(request_id: str, calls: Sequence[Asked], events: Sequence[Event]) -> Iterator[HistoryProblem]:
+def _unanswered(request_id: str, calls: Sequence[RecordedRequest], events: Sequence[Event]) -> Iterator[HistoryProblem]:
     found = _listed(event.type for event in events)
     if not any(one.open for one in calls):
         message = f"request {request_id!r} was refused ({_refusals(calls)}), and its log has {found}"
         yield HistoryProblem(Code.REFUSED_WRITTEN, message, events[0].job_id, events[0].rev)
     elif not any(_is_own(one, events) for one in calls):
-        message = f"request {request_id!r} asked for {calls[0].invoked.op}, and its log has {found}"
+        message = f"request {request_id!r} is a {calls[0].invoked.op}, and its log has {found}"
         yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, events[0].job_id, events[0].rev)
 
 
-def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
+def _enqueue(request_id: str, calls: Sequence[RecordedRequest], log: Written) -> Iterator[HistoryProblem]:
     answered = _answered(calls)
     named = {job_id for _, answer in answered for job_id in answer.job_ids}
     if len(named) > 1 or sum(answer.created is True for _, answer in answered) > 1:
@@ -176,20 +176,20 @@ def _enqueue(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[
         yield HistoryProblem(Code.WRITTEN_OTHERWISE, message, stored[0], 1)
 
 
-def _added(one: Asked, answer: Ok, job_id: UUID, log: Written) -> Iterator[HistoryProblem]:
-    asked = f"enqueue (request {one.invoked.request_id!r}) was answered ok"
+def _added(one: RecordedRequest, answer: Ok, job_id: UUID, log: Written) -> Iterator[HistoryProblem]:
+    call = f"enqueue (request {one.invoked.request_id!r}) was applied"
     job = log.jobs.get(job_id)
     if answer.created and one.invoked.job_id not in (None, job_id):
-        yield HistoryProblem(Code.WRONG_JOB, f"{asked} with this id instead of {one.invoked.job_id}", job_id)
+        yield HistoryProblem(Code.WRONG_JOB, f"{call} with this id instead of {one.invoked.job_id}", job_id)
     elif job is None:
-        yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{asked}, and there is no such job", job_id)
+        yield HistoryProblem(Code.ACKNOWLEDGED_LOST, f"{call}, and there is no such job", job_id)
     elif answer.created is not True and job.origin.dedupe_key is not None:
         return  # It may have been there for another request, which had the same key.
     elif job_id not in log.enqueues.get(one.invoked.request_id, ()):
-        yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{asked}, and the job was not made by that request", job_id)
+        yield HistoryProblem(Code.OK_NOT_WRITTEN, f"{call}, and the job was not made by that request", job_id)
 
 
-def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[HistoryProblem]:
+def _claim(request_id: str, calls: Sequence[RecordedRequest], log: Written) -> Iterator[HistoryProblem]:
     answered = _answered(calls)
     results = {frozenset(answer.job_ids) for _, answer in answered if answer.job_ids}
     won = log.claims.get(request_id, ())
@@ -210,17 +210,19 @@ def _claim(request_id: str, calls: Sequence[Asked], log: Written) -> Iterator[Hi
             yield HistoryProblem(Code.REFUSED_WRITTEN, message, job_id)
         elif job_id not in named:
             yield HistoryProblem(
-                Code.CLAIM_UNTOLD, f"claim {request_id!r} took it, and its claimer was not answered", job_id
+                Code.CLAIM_UNREPORTED, f"claim {request_id!r} took it, and no reply has named it", job_id
             )
 
 
-_CHECKS: Mapping[str, Callable[[str, Sequence[Asked], Written], Iterator[HistoryProblem]]] = {
+_CHECKS: Mapping[str, Callable[[str, Sequence[RecordedRequest], Written], Iterator[HistoryProblem]]] = {
     OperationType.ENQUEUE.value: _enqueue,
     OperationType.CLAIM.value: _claim,
 }
 
 
-def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | None) -> Iterator[HistoryProblem]:
+def _refused_after_ok(
+    request_id: str, calls: Sequence[RecordedRequest], job_id: UUID | None
+) -> Iterator[HistoryProblem]:
     """An applied request stays applied. Only within one process is the order of two calls known."""
     done: dict[str, int] = {}
     for one in sorted(calls, key=lambda one: one.invoked_place):
@@ -229,28 +231,28 @@ def _refused_after_ok(request_id: str, calls: Sequence[Asked], job_id: UUID | No
             done[process] = min(one.answer_place, done.get(process, one.answer_place))
         came_later = done.get(process, one.invoked_place) < one.invoked_place
         if came_later and isinstance(answer, Failed) and answer.refusal not in _OF_ANOTHER_BODY:
-            message = f"request {request_id!r} was answered ok, and then refused ({answer.refusal})"
+            message = f"request {request_id!r} was applied, and then refused ({answer.refusal})"
             yield HistoryProblem(Code.REFUSED_AFTER_OK, message, job_id or one.invoked.job_id)
 
 
-def _answered(calls: Sequence[Asked]) -> list[tuple[Asked, Ok]]:
+def _answered(calls: Sequence[RecordedRequest]) -> list[tuple[RecordedRequest, Ok]]:
     return [(one, one.answer) for one in calls if isinstance(one.answer, Ok)]
 
 
-def _reused(calls: Sequence[Asked]) -> bool:
+def _reused(calls: Sequence[RecordedRequest]) -> bool:
     """Whether another process has used the id, so that what the log has under it may be its."""
     return any(isinstance(one.answer, Failed) and one.answer.refusal == _REUSED for one in calls)
 
 
-def _refusals(calls: Sequence[Asked]) -> str:
+def _refusals(calls: Sequence[RecordedRequest]) -> str:
     return _listed({one.answer.refusal for one in calls if isinstance(one.answer, Failed)})
 
 
-def _is_own(one: Asked, events: Sequence[Event]) -> bool:
+def _is_own(one: RecordedRequest, events: Sequence[Event]) -> bool:
     return [event.type for event in events] == [TRANSITION_OF[verb].event for verb in one.verbs]
 
 
-def _is_untrue(answer: Ok, last: Event) -> bool:
+def _differs(answer: Ok, last: Event) -> bool:
     return answer.rev not in (None, last.rev) or answer.status not in (None, last.to_status)
 
 

@@ -62,27 +62,27 @@ def dedupe_problems(jobs: Iterable[Job], tail: Sequence[Event]) -> Iterator[Hist
         if job.origin.dedupe_key is not None:
             by_key.setdefault(job.origin.dedupe_key, []).append(job.id)
     wanted = {job_id for job_ids in by_key.values() if len(job_ids) > 1 for job_id in job_ids}
-    lives = _lives(tail, wanted)
+    spans = _live_spans(tail, wanted)
     for key, job_ids in by_key.items():
         active: list[_LiveSpan] = []
-        for life in sorted((lives[job_id] for job_id in job_ids if job_id in lives), key=lambda life: life.begin):
+        for span in sorted((spans[job_id] for job_id in job_ids if job_id in spans), key=lambda span: span.begin):
             for other in active:
-                if other.overlaps(life):
+                if other.overlaps(span):
                     message = f"it was live together with job {other.job_id}: both have the dedupe key {key!r}"
-                    yield HistoryProblem(Code.DEDUPE_OVERLAP, message, life.job_id)
-            active = [other for other in active if other.end is None or other.end > life.begin] + [life]
+                    yield HistoryProblem(Code.DEDUPE_OVERLAP, message, span.job_id)
+            active = [other for other in active if other.end is None or other.end > span.begin] + [span]
 
 
-def _lives(tail: Sequence[Event], wanted: set[UUID]) -> dict[UUID, _LiveSpan]:
-    lives: dict[UUID, _LiveSpan] = {}
+def _live_spans(tail: Sequence[Event], wanted: set[UUID]) -> dict[UUID, _LiveSpan]:
+    spans: dict[UUID, _LiveSpan] = {}
     for place, event in enumerate(tail):
         if event.job_id not in wanted:
             continue
         if event.from_status is None:
-            lives[event.job_id] = _LiveSpan(event.job_id, place, None, event.at, None)
-        elif event.to_status in TERMINAL and (life := lives.get(event.job_id)) is not None and life.end is None:
-            lives[event.job_id] = msgspec.structs.replace(life, end=place, end_at=event.at)
-    return lives
+            spans[event.job_id] = _LiveSpan(event.job_id, place, None, event.at, None)
+        elif event.to_status in TERMINAL and (span := spans.get(event.job_id)) is not None and span.end is None:
+            spans[event.job_id] = msgspec.structs.replace(span, end=place, end_at=event.at)
+    return spans
 
 
 def _of(event: Event, code: Code, message: str) -> HistoryProblem:
