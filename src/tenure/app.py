@@ -224,10 +224,10 @@ class App(Declarations):
         budget: Budget | None = None,
         request_id: str | None = None,
     ) -> Handle[Any]:
-        """Go on with an ended or parked run as a new run, which reuses its recorded steps and pays for none again.
+        """Continue an ended or parked run as a new run, which reuses its recorded steps and pays for none again.
 
         The steps that were recorded before `from_step`, a key or a name, are reused; it and all later ones are
-        executed. By default the new run goes on where the old one ended: from the step that failed, or was undone.
+        executed. By default the new run continues where the old one ended: from the step that failed, or was undone.
         `replace` has other results for recorded steps; by default all steps after the first of them are executed. The
         old run stays as it is: cancel one that is parked. The new run has spent nothing; `budget` replaces the limits
         of the old one.
