@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep check bench bench-peers bench-workflows simulate docs services clean
 
-help: ## Say what each target does
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Run some hundred jobs, kill a worker in the middle, and show that nothing was lost
@@ -64,7 +64,7 @@ services: ## Install what some tests need from Debian's packages (root only): pg
 	if test -z "$$missing"; then \
 		echo "pgbouncer and strace are there already; nothing to do."; \
 	elif test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null; then \
-		echo "This needs root and apt-get. Without $$missing some tests are skipped, and the test summary says so." >&2; \
+		echo "This needs root and apt-get. Without $$missing some tests are skipped, and the test summary counts them." >&2; \
 		exit 1; \
 	else \
 		echo "Updating the package lists, then installing $$missing. The tests start a pgbouncer of their own, not the service."; \

@@ -221,12 +221,12 @@ FRESH_IN_SQLITE = f"""
     with recursive numbers(number) as (
         select :first union all select number + 1 from numbers where number < :last
     ),
-    moments(at) as (
+    copy_times(at) as (
         select unixepoch() * 1000000 - {AGE // MICROSECOND} + number * {SPACING // MICROSECOND} from numbers
     )
     select printf('%08x-%04x-7%03x-a%03x-%012x', at / 1000 >> 16, at / 1000 & 65535,
         random() & 4095, random() & 4095, random() & 281474976710655), at
-    from moments
+    from copy_times
 """
 
 

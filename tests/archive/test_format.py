@@ -368,7 +368,7 @@ def test_a_compressed_file_is_refused_wherever_it_was_cut_off(exported: list[byt
 
 
 async def test_a_file_that_changes_while_it_is_read_is_refused(exported: list[bytes], file: Path) -> None:
-    """What was looked at is not trusted the second time."""
+    """The importer checks a line again in its second pass."""
     other = ModelStore(ManualClock())
     at = place_of(exported, "event", lambda parsed: "worker-1" in parsed["actor"])
     other_lines = [*exported[:at], exported[at].replace(b"worker-1", b"worker-9"), *exported[at + 1 :]]

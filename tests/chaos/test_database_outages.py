@@ -72,21 +72,21 @@ async def retry_while_busy(ask: Callable[[], Awaitable[T]]) -> T:
 
 async def completions(store: Store, *, since: datetime | None = None) -> list[datetime]:
     """When jobs were completed, in order."""
-    moments: list[datetime] = []
+    times: list[datetime] = []
     position: str | None = None
     wanted = EventFilter(types=(EventType.SUCCEEDED,), since=since)
     while True:
         page = await store.events(wanted, after=position, limit=1000)
-        moments += [event.at for event in page.events]
+        times += [event.at for event in page.events]
         position = page.position
         if len(page.events) < 1000:
-            return moments
+            return times
 
 
-def rate(moments: list[datetime]) -> float:
+def rate(times: list[datetime]) -> float:
     """The best rate over a fixed number of completions; 0 where there were not as many."""
     count = CYCLES * WORKERS * PLACES
-    spans = [(last - first).total_seconds() for first, last in zip(moments, moments[count:], strict=False)]
+    spans = [(last - first).total_seconds() for first, last in zip(times, times[count:], strict=False)]
     return count / min(spans) if spans else 0.0
 
 

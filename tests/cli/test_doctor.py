@@ -174,7 +174,7 @@ def test_without_a_schema_the_message_names_migrate(database: Database) -> None:
 @pytest.mark.parametrize("command", ["migrate", "verify", "doctor"])
 def test_a_file_that_is_no_database_is_named(command: str, tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
-    path.write_text("Dear Ada, this is not a database, and it is long enough to be looked at.\n" * 100)
+    path.write_text("Dear Ada, this is not a database, and it is long enough to be read.\n" * 100)
     answer = tenure(command, "--database", f"sqlite:///{path}")
     assert answer.code == 3, answer
     assert "letter.txt" in answer.err

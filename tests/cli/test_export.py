@@ -339,7 +339,7 @@ async def test_what_is_committed_while_it_is_read_is_not_in_it(database: Databas
 async def test_other_writers_of_postgres_wait_during_an_import(
     exported: Path, new_database: Callable[[str], Database]
 ) -> None:
-    """Somebody who was there first, with a transaction that is open, is waited for; what they wrote then refuses it."""
+    """An import waits for an open transaction of another session, and is refused for the rows that it has written."""
     database = new_database("postgres")
     with psycopg.connect(database.url) as connection:
         connection.execute("set local tenure.writer = 'store'")

@@ -1,4 +1,4 @@
-"""Schedules of an app: declared in code, looked after at run time, and fired by the workers' schedulers."""
+"""Schedules of an app: declared in code, administered at run time, and fired by the workers' schedulers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def schedule(name: str = "tick", **facts: Any) -> Schedule:
 
 
 class Hurried(ManualClock):
-    """Whoever sleeps on it moves it, and lets the others have their turn."""
+    """A sleep moves the clock, and yields to the other tasks."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds)

@@ -186,7 +186,7 @@ async def test_only_the_current_owner_may_act_and_only_while_its_lease_runs(syst
     system.clock.advance(60)
     for job, operation in ((claimed, Start()), (running, Complete("1"))):
         assert isinstance(await system.drive.refuse(job.id, operation, actor=runner(job)), LeaseLost)
-        assert (await system.shown(job.id))["status"] in ("claimed", "running"), "before anyone has stalled it"
+        assert (await system.shown(job.id))["status"] in ("claimed", "running"), "before recovery has stalled it"
 
 
 @pytest.mark.requirement("LC-06")

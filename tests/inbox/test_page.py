@@ -1,4 +1,4 @@
-"""docs/guides/webhooks.md and examples/receive_webhooks.py do what they say, together: a message is applied once."""
+"""docs/guides/webhooks.md and examples/receive_webhooks.py work together: a message is applied once."""
 
 from __future__ import annotations
 

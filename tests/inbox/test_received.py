@@ -1,4 +1,4 @@
-"""What a receiver accepts: a signed and recent request, unchanged; and what its error says otherwise."""
+"""What a receiver accepts: a signed and recent request, unchanged; and its error for any other."""
 
 from __future__ import annotations
 

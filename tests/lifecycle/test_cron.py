@@ -25,7 +25,7 @@ def timestamp(text: str) -> datetime:
 
 
 def due(cron: str, zone: str, after: str, until: str) -> list[str]:
-    """The due times between two moments, on the zone's wall clock."""
+    """The due times from one time to another, on the zone's wall clock."""
     found = due_times(parse_cron(cron), time_zone(zone), after=timestamp(after), until=timestamp(until))
     return [one.astimezone(time_zone(zone)).strftime("%d %H:%M %z") for one in found]
 
@@ -308,14 +308,14 @@ CHANGES = st.sampled_from(
         "2011-12-30T10:00Z",
     ]
 )
-"""Moments at which the clocks of some of the zones were changed."""
-MOMENTS = st.one_of(
+"""Times at which the clocks of some of the zones were changed."""
+NEAR_CHANGES = st.one_of(
     YEARS,
     st.tuples(CHANGES, st.integers(-200_000, 200_000)).map(lambda one: timestamp(one[0]) + timedelta(seconds=one[1])),
 )
 
 
-@given(WHENS, st.sampled_from(ZONES), MOMENTS)
+@given(WHENS, st.sampled_from(ZONES), NEAR_CHANGES)
 def test_the_next_due_time_is_after_and_there_is_none_in_between(text: str, zone: str, begin: datetime) -> None:
     when, where = parse_cron(text), time_zone(zone)
     found = when.next_after(begin, where)
@@ -327,7 +327,7 @@ def test_the_next_due_time_is_after_and_there_is_none_in_between(text: str, zone
     assert when.next_after(found - timedelta(microseconds=1), where) == found
 
 
-@given(WHENS, st.sampled_from(ZONES), MOMENTS, st.integers(0, 400_000), st.integers(0, 400_000))
+@given(WHENS, st.sampled_from(ZONES), NEAR_CHANGES, st.integers(0, 400_000), st.integers(0, 400_000))
 def test_the_due_times_of_a_span_are_those_of_its_parts(text: str, zone: str, a: datetime, one: int, two: int) -> None:
     when, where = parse_cron(text), time_zone(zone)
     middle, end = a + timedelta(seconds=one), a + timedelta(seconds=one + two)
@@ -341,7 +341,7 @@ def test_the_due_times_of_a_span_are_those_of_its_parts(text: str, zone: str, a:
     assert whole == sorted(set(whole))
 
 
-@given(CRONS, st.sampled_from(ZONES), MOMENTS)
+@given(CRONS, st.sampled_from(ZONES), NEAR_CHANGES)
 def test_due_times_match_the_expression_on_the_wall_clock(text: str, zone: str, begin: datetime) -> None:
     when, where = parse_cron(text), time_zone(zone)
     minute, hour, *_ = text.split()
@@ -353,12 +353,12 @@ def test_due_times_match_the_expression_on_the_wall_clock(text: str, zone: str, 
 
 
 def of_cronsim(text: str, zone: str, begin: datetime) -> Iterator[datetime]:
-    """What the library says that imitates Debian's cron. On a wall clock that is set back it may begin in the past."""
+    """The due times by cronsim, which imitates Debian's cron. On a clock that is set back it may begin in the past."""
     tz = UTC if zone == "UTC" else ZoneInfo(zone)
     return (one for one in (found.astimezone(UTC) for found in CronSim(text, begin.astimezone(tz))) if one > begin)
 
 
-@given(CRONS, st.sampled_from([BERLIN, NEW_YORK, "Asia/Kolkata", "UTC"]), MOMENTS)
+@given(CRONS, st.sampled_from([BERLIN, NEW_YORK, "Asia/Kolkata", "UTC"]), NEAR_CHANGES)
 def test_another_implementation_has_the_same_due_times(text: str, zone: str, begin: datetime) -> None:
     when = parse_cron(text)
     ours = islice(due_times(when, time_zone(zone), after=begin, until=begin + timedelta(days=20_000)), 8)

@@ -185,7 +185,7 @@ async def test_every_combination_has_the_verdict_of_the_requirements(situation: 
 
 
 def check_facts(facts: Facts, job: Job, clock: ManualClock) -> None:
-    """The situation is what its name says; otherwise the verdicts would prove nothing."""
+    """The situation is the one of its name; otherwise the verdicts would prove nothing."""
     now = clock.now()
     assert (job.status.value, job.committed, job.cancel_requested) == (
         facts.status,

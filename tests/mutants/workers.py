@@ -216,7 +216,7 @@ MUTANTS = (
     ),
     Mutant(
         "a runner retries for ever",
-        "the runner asks for another try whatever the policy says",
+        "the runner retries whatever the policy is",
         Unit(outcome_tests.test_every_operation_of_every_outcome_is_legal_for_every_running_job),
         r"IllegalTransition",
         retries_for_ever,

@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a recorded step is executed again",
-        "the record is not looked at before the execution",
+        "the record is not read before the execution",
         Simulator(),
         r"executed call",
         recorded_step_is_executed,
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
         child_has_no_request_id,
     ),
     Mutant(
-        "an owner without steps is believed",
+        "an owner that has read no steps is taken at its word",
         "an attempt that ended before it had read the steps records none",
         Simulator(),
         r"recorded 0",

@@ -1,4 +1,4 @@
-"""Log records say which job they belong to, and no other."""
+"""Log records have the fields of their own job."""
 
 from __future__ import annotations
 

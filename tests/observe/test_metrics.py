@@ -179,7 +179,7 @@ def declare(app: tenure.App, *, renewed: asyncio.Event) -> None:
 
 
 async def logged(store: Store) -> Counter[tuple[str, str]]:
-    """How often which event happened to jobs of which kind, by what the log says."""
+    """The number of events by kind and type, from the log."""
     found: Counter[tuple[str, str]] = Counter()
     jobs = {job.id: job for job in (await store.find(JobFilter(), limit=1000)).jobs}
     for job_id, events in (await store.history(list(jobs))).items():

@@ -1,4 +1,4 @@
-"""tenure works without the packages that metrics and traces need, and says which they are where they are wanted."""
+"""tenure works without the packages of its extras, and names the missing one where a feature needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs in docs/guides/observability.md do what the page says."""
+"""The programs in docs/guides/observability.md work as the page describes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ FAILED = Undelivered(reason="HTTP 500", status=500)
 
 
 class ScriptedSink:
-    """Fails until it is told otherwise, and counts its requests."""
+    """Returns `outcome`, at first a failure, and counts its requests."""
 
     def __init__(self) -> None:
         self.outcome: Delivered | Undelivered = FAILED

@@ -1,4 +1,4 @@
-"""The harness itself: if these fail, no other test on PostgreSQL says anything."""
+"""The harness itself: if these fail, no other test on PostgreSQL proves anything."""
 
 from __future__ import annotations
 

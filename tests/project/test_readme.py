@@ -1,4 +1,4 @@
-"""The code in README.md, the tutorial and the programs in examples/ do what they say."""
+"""The code in README.md, the tutorial and the programs in examples/ work as described."""
 
 from __future__ import annotations
 

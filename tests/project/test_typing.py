@@ -35,7 +35,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[int, 
 
 
 def expected(name: str) -> set[tuple[int, str]]:
-    """The lines of a sample that say which error they must have."""
+    """The lines of a sample with the error that each must have."""
     lines = (SAMPLES / name).read_text(encoding="utf-8").splitlines()
     return {(number, match[1]) for number, line in enumerate(lines, start=1) if (match := EXPECTED.search(line))}
 

@@ -31,7 +31,7 @@ async def queue_jobs(database: Database) -> None:
 
 
 async def check_claims(database: Database, won: list[list[str]]) -> None:
-    """Who says that it won a job is in the job's only claim, and every job was won."""
+    """A claimer that reports a job is the one in the job's only claim, and every job was claimed."""
     async with database.opened() as store:
         owners = await owners_in_the_log(store)
     claimed = [(job_id, worker) for worker, jobs in zip(WORKERS, won, strict=True) for job_id in jobs]

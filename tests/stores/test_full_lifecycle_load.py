@@ -51,7 +51,7 @@ async def live_through_everything(database: Database, *, jobs: int, seconds: flo
 
 
 async def check_everything(store: Store) -> Counter[str]:
-    """Every job ended as its payload says, and its log explains it. How many jobs and events there are."""
+    """Every job ended as its payload demands, and its log folds to its row. Returns the numbers of jobs and events."""
     seen: Counter[str] = Counter()
     after = None
     while True:

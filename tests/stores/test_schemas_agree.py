@@ -197,7 +197,7 @@ def facts_of(database: Database) -> set[Fact]:
 
 def columns(database: Database) -> Iterator[Fact]:
     if database.is_sqlite:
-        # An integer primary key is never null, though it does not say so.
+        # An integer primary key is never null, without a declaration.
         found = database.rows(
             'select substr(t.name, 8), c.name, c."notnull" or c.pk > 0'
             " from sqlite_master t, pragma_table_info(t.name) c"

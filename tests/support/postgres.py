@@ -256,7 +256,7 @@ class PostgresServer(Postgres):
         first = not self._cluster.exists()
         if first:
             self._make_cluster()
-        tries = 5 if first else 1  # Nobody knows the address before the first start, so that it can still change.
+        tries = 5 if first else 1  # No client has the address before the first start, so that it can still change.
         while not self._come_up():
             tries -= 1
             if tries == 0:

@@ -249,7 +249,7 @@ def sqlite(clock: ManualClock) -> Store:
 def record_runs(new_store: Callable[[ManualClock], Store]) -> tuple[RecordedRun, RecordedRun]:
     """The recorded run while some jobs are live, and the same after all have ended."""
 
-    async def telling() -> tuple[RecordedRun, RecordedRun]:
+    async def recording() -> tuple[RecordedRun, RecordedRun]:
         clock = ManualClock()
         store = new_store(clock)
         await store.migrate()
@@ -263,4 +263,4 @@ def record_runs(new_store: Callable[[ManualClock], Store]) -> tuple[RecordedRun,
         finally:
             await store.close()
 
-    return asyncio.run(telling())
+    return asyncio.run(recording())

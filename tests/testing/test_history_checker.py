@@ -1,4 +1,4 @@
-"""The history checker believes a true recorded_run, and finds out every false one by its own code."""
+"""The history checker accepts a correct recorded run, and reports each corrupted one by its own code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STORES = {"model": model, "sqlite": sqlite}
 
 @cache
 def true_runs(store: str) -> tuple[RecordedRun, RecordedRun]:
-    """The true recorded_run on this store: while some jobs are live, and once all have ended. Nobody may change it."""
+    """The correct recorded run on this store: while some jobs are live, and once all have ended."""
     return record_runs(STORES[store])
 
 

@@ -1,6 +1,6 @@
 """What a type checker must refuse, each mistake on a line of its own. Checked by tests/project/test_typing.py.
 
-The comment on a line says which error it must be; a comment on a line that has none is an error too.
+The comment on a line names the error that it must be; a comment on a line that has none is an error too.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class TestTryingAgain:
             harness.clock.advance(0.001)
         assert (await harness.drain()).counts == {"failed": 1}
         scheduled = [e.until_at - e.at for e in await handle.events() if e.type == "retry_scheduled" and e.until_at]
-        assert scheduled == [timedelta(seconds=wait) for wait in waits], "the log says when each try was to come"
+        assert scheduled == [timedelta(seconds=wait) for wait in waits], "the log has the due time of each attempt"
 
     @pytest.mark.requirement("SM-08")
     async def test_the_default_backoff_starts_at_half_a_second(self, app: tenure.App, harness: Harness) -> None:

@@ -13,14 +13,14 @@ from tenure.lifecycle.timeouts import Timeouts
 from tenure.workers.leases import Lease
 
 TOKEN = UUID(int=7)
-MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def lease_of(lease_seconds: float, heartbeat_seconds: float | None) -> Lease:
     """A job whose claim was sent at second 100."""
     policy = Policy(lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
     origin = Origin(id=UUID(int=1), kind="mail", payload="{}", policy=policy)
-    job = Job(origin=origin, status=RUNNING, rev=3, created_at=MOMENT, updated_at=MOMENT, attempt=1, token=TOKEN)
+    job = Job(origin=origin, status=RUNNING, rev=3, created_at=START, updated_at=START, attempt=1, token=TOKEN)
     return Lease(job, worker="worker", token=TOKEN, sent_at_seconds=100.0)
 
 
@@ -57,11 +57,11 @@ def test_the_time_of_an_attempt_ends_at_the_deadline_of_its_job() -> None:
     def lease(after_seconds: float, *, ends_as: EndsAs | None = None, running_seconds: float | None = 86_400) -> Lease:
         """The deadline is a minute after the enqueue; the job is claimed so many seconds after it."""
         policy = Policy(deadline_seconds=60, timeouts=Timeouts(running_seconds=running_seconds))
-        at = MOMENT + timedelta(seconds=after_seconds)
+        at = START + timedelta(seconds=after_seconds)
         because = None if ends_as is None else "timeout"
         job = Job(
             origin=Origin(id=UUID(int=1), kind="mail", payload="{}", policy=policy),
-            status=RUNNING, rev=3, created_at=MOMENT, updated_at=at, attempt=1, token=TOKEN, ends_as=ends_as,
+            status=RUNNING, rev=3, created_at=START, updated_at=at, attempt=1, token=TOKEN, ends_as=ends_as,
             ends_because=because,
         )  # fmt: skip
         return Lease(job, worker="worker", token=TOKEN, sent_at_seconds=100.0)

@@ -390,10 +390,10 @@ async def test_provenance_has_the_budget_used(app: tenure.App) -> None:
         handle = await research.options(budget=tenure.Budget(cost=2, steps=5)).enqueue()
         await handle.result(timeout_seconds=60)
         store, job = await app.store(), await handle.refresh()
-        told = provenance(job, (await store.history([job.id]))[job.id], await store.steps(job.id))
-    assert told.spend == {"cost": 0.2, "pages": 6, "steps": 2}
-    assert told.inputs.policy.budget == tenure.Budget(cost=2, steps=5)
-    assert [call.spend for call in told.tool_calls] == [{"cost": 0.1, "pages": 3, "steps": 1}] * 2
+        found = provenance(job, (await store.history([job.id]))[job.id], await store.steps(job.id))
+    assert found.spend == {"cost": 0.2, "pages": 6, "steps": 2}
+    assert found.inputs.policy.budget == tenure.Budget(cost=2, steps=5)
+    assert [call.spend for call in found.tool_calls] == [{"cost": 0.1, "pages": 3, "steps": 1}] * 2
 
 
 async def test_a_run_reads_what_is_left_and_a_replay_reads_the_same(app: tenure.App) -> None:

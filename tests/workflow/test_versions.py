@@ -169,10 +169,10 @@ async def test_a_run_that_is_not_pinned_cannot_be_unpinned(versions: Apps) -> No
 @pytest.mark.requirement("WF-16")
 async def test_the_versions_of_live_runs_show_when_a_patch_can_be_removed(versions: Apps, database: Database) -> None:
     def counted() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-        told = command("runs", "versions", "--json", "--database", database.url).json
-        found = [(one["version"], one["runs"], one["pinned"]) for one in told["versions"]]
+        printed = command("runs", "versions", "--json", "--database", database.url).json
+        found = [(one["version"], one["runs"], one["pinned"]) for one in printed["versions"]]
         names = ("patch", "new", "old", "undecided", "removable")
-        return found, [tuple(one[name] for name in names) for one in told["patches"]]
+        return found, [tuple(one[name] for name in names) for one in printed["patches"]]
 
     executed: list[str] = []
     _old, first = await parked(versions, executed)

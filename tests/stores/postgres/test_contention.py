@@ -1,4 +1,4 @@
-"""Others' locks, poisoned rows, a database that takes no writes: what is due is found, and errors say what to do."""
+"""Locks of other sessions, poisoned rows, a read-only database: due jobs are found, and errors name the remedy."""
 
 from __future__ import annotations
 

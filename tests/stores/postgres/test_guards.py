@@ -111,7 +111,7 @@ ATTACKS = {
     "a dead letter marked and redated": f"{AS_THE_STORE}{MARK}, handled_as = 'discarded', at = now()",
     "a dead letter rewritten without a mark": AS_THE_STORE + "update tenure.dead_letters set last_error = null",
     "a dead letter marked with a word of one's own": f"{AS_THE_STORE}{MARK}, handled_as = 'forgotten'",
-    "a dead letter that says when and not how": f"{AS_THE_STORE}{MARK}",
+    "a dead letter with a time and no resolution": f"{AS_THE_STORE}{MARK}",
     "an erasure that marks a dead letter": "select set_config('tenure.writer', 'erasure', true);"
     f"{MARK}, handled_as = 'discarded', last_error = null",
     "an erasure that redates a dead letter": "select set_config('tenure.writer', 'erasure', true);"

@@ -63,8 +63,8 @@ async def test_a_heartbeat_in_a_transaction_comes_after_what_was_written_beside_
     job = await drive.running(policy={"lease_seconds": 60.0})
     async with beside(dsn) as other, drive.store.transaction(deadline_seconds=30) as block:
         await block.execute("create table effects (job_id text)")
-        told = await other.apply(job, Progress(50))
-        assert isinstance(await block.apply(drive.request(told, Heartbeat())), Applied)
+        reported = await other.apply(job, Progress(50))
+        assert isinstance(await block.apply(drive.request(reported, Heartbeat())), Applied)
     assert revisions(await whole_tail(drive.store, expected=5)) == [1, 2, 3, 4, 5]
 
 

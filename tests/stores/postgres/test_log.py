@@ -103,7 +103,7 @@ async def test_a_listener_reconnects_after_its_connection_was_cut(dsn: str, driv
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where datname = current_database() and query ilike 'listen%'"
             )
-        assert await mine.wait(10), "after a gap everyone looks once"
+        assert await mine.wait(10), "after a gap every subscription is woken once"
         await drive.add()
         assert await mine.wait(10)
     await other.close()

@@ -200,7 +200,7 @@ class Claims:
 
 @asynccontextmanager
 async def old_snapshot(dsn: str) -> AsyncIterator[None]:
-    """Somebody who began to read and has not ended."""
+    """A session that has begun to read and has not ended."""
     connection = await asyncpg.connect(dsn)
     transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()

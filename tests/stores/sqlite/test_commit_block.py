@@ -1,4 +1,4 @@
-"""Transactions of the callers' own on SQLite, where everybody else who writes waits for them."""
+"""Commit blocks on SQLite, for which all other writers wait."""
 
 # ruff: noqa: PT012 - a transaction is one thing, with everything in it
 

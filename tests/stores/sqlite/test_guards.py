@@ -687,7 +687,7 @@ AS_WRITER = {
         [MARK.format("forgotten")],
         "has handled_at and handled_as",
     ),
-    "a dead letter that says how and not when": (
+    "a dead letter with a resolution and no time": (
         ["update tenure_writer set writer = 'store'", MARK.format("redriven") + ", handled_as = null"],
         "has handled_at and handled_as",
     ),

@@ -102,7 +102,7 @@ def drive(store: SqliteStore) -> Driver:
 
 
 def commits_in(path: Path) -> int:
-    """How many transactions the WAL holds: the frames that end one say how large the file is then."""
+    """How many transactions the WAL holds: the frames that end one have the size of the file."""
     wal = Path(f"{path}-wal").read_bytes()
     page_bytes, salts = struct.unpack(">I", wal[8:12])[0], wal[16:24]
     frames = range(32, len(wal) - 23, 24 + page_bytes)
@@ -242,7 +242,7 @@ async def test_a_reader_that_stays_does_not_make_each_write_wait_for_a_checkpoin
             await drive.add(payload=json.dumps("x" * 10_000))
             writing.committed(writer)
             assert transactions.wal_bytes(str(path)) < grown + 2 * wal_bytes_max
-        # Nobody is in the way any more: it is as it was.
+        # No reader prevents the checkpoint any more.
         tries.clear()
         while not tries:
             await drive.add(payload=json.dumps("x" * 10_000))

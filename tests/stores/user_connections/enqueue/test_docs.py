@@ -1,4 +1,4 @@
-"""The code of docs/guides/transactions.md does what the page says."""
+"""The code of docs/guides/transactions.md works as the page describes."""
 
 from __future__ import annotations
 

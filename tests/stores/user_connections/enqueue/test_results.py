@@ -100,7 +100,7 @@ async def compare(situation: Situation, place: Place) -> None:
 
 
 def requests(job: Job, *, tokens: tuple[UUID | None, ...]) -> Iterator[Request]:
-    """A commit by the id alone, upon a revision that is gone, and upon the record; each by everyone who might try."""
+    """A commit by the id alone, upon a revision that is gone, and upon the record; each by every actor that may try."""
     asked: list[Callable[[Actor, str], Request]] = [
         lambda actor, name: Request(
             job=job.id, operations=(Commit("[1]"),), actor=actor, request_id=name, expected_rev=job.rev - 1
