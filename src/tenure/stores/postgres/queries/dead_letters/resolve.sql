@@ -1,4 +1,4 @@
--- Marks dead letters as dealt with, once, and writes down who did it. Locks are taken in the order of ids.
+-- Marks dead letters as redriven or discarded, once, and records the actor. Locks are taken in the order of ids.
 -- The session must be set to write as the store. Returns how many were open.
 with open as materialized (
     select letter.job_id

@@ -1,9 +1,11 @@
 -- Writes a batch of decided changes: for each, its events and its row.
--- Guard: the row still has the revision that was decided upon, the token of the lease where the change is its owner's, and
--- the database's clock, read once every lock is held, allows it. Locks are taken in the order of ids. Rows that another
--- transaction has locked are skipped, so that one of them does not delay the others. The jobs of `counted`, whose attempts
--- another actor ends, are locked against saving steps, and their events carry the digest of the steps.
--- A returned change was written, or its row is `locked`; one that is not returned met another row than it was decided upon.
+-- Guard: the row still has the revision that was decided upon, the token of the lease where the change is its
+-- owner's, and the database's clock, read once every lock is held, allows it. Locks are taken in the order of ids.
+-- Rows that another transaction has locked are skipped, so that one of them does not delay the others. The jobs of
+-- `counted`, whose attempts another actor ends, are locked against saving steps, and their events carry the digest
+-- of the steps.
+-- A returned change was written, or its row is `locked`; one that is not returned met another row than it was
+-- decided upon.
 with change as materialized (
     select *
     from unnest(:ids::uuid[], :revs::integer[], :tokens::uuid[], :guards::text[], :transition_counts::smallint[],
@@ -42,7 +44,7 @@ clock as materialized (
 accepted as materialized (
     select change.*, written.at, locked.owner as last_owner,
         locked.lease_expires_at as last_lease_expires_at, locked.correlation_id,
-        -- Only a heartbeat sets the lease's end anew, and only once half of the lease is gone.
+        -- Only a heartbeat moves the end of the lease, and only once half of the lease has passed.
         coalesce(change.new_lease_expires_at > 0, false) as renews,
         coalesce(change.new_lease_expires_at > 0
             and (locked.lease_expires_at - written.at) * 2 > change.new_lease_expires_at * interval '1 microsecond', false)

@@ -1,8 +1,8 @@
--- Claims up to :limit due jobs of one lane, where that is all that the claimer can claim from: the commonest claim.
--- It resumes from the watermark, which is the bottom of the lane unless recent scans were long.
--- Guard: rows are locked, rows that other sessions have locked are skipped; only due, uncommitted jobs of the given kinds.
--- Where the queue has limits, another lane has jobs, or a job was lost while it ran, nothing is claimed, and `declined` is
--- true: that is for `claim.sql`. Everything else is as it is there.
+-- Claims up to :limit due jobs of one lane, if the claimer has no other: the most frequent claim. It resumes from
+-- the watermark, which is the bottom of the lane unless recent scans were long.
+-- Guard: rows are locked, rows that other sessions have locked are skipped; only due, uncommitted jobs of the given
+-- kinds. Where the queue has limits, another lane has jobs, or a job was lost while it ran, nothing is claimed, and
+-- `declined` is true: that is for `claim.sql`. Everything else is as it is there.
 with previous as materialized (
     select before.body, before.job_ids from tenure.won_before(:request_id, :wait_ms) before
 ),

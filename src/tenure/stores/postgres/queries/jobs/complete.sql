@@ -1,9 +1,10 @@
--- Completes a batch of jobs that were not committed before: the commonest change, with no column more than it needs.
--- Guard: revision, token, and a lease that runs by the database's clock, read once every lock is held. Locks are taken
--- in the order of ids; rows that another transaction has locked are skipped. What is the same for all is sent once.
--- The steps of earlier attempts are counted without a lock for update: what ended those attempts had it, or owned them.
--- Returns the time if all were completed at it. Otherwise `ids` and `ats` list the completed jobs with their times, and
--- `locked_ids` the jobs whose rows are locked; a job in neither list met another row than it was decided upon.
+-- Completes a batch of jobs that were not committed before: the most frequent change, in a statement of its own.
+-- Guard: revision, token, and a lease that runs by the database's clock, read once every lock is held. Locks are
+-- taken in the order of ids; rows that another transaction has locked are skipped. Values that all jobs share are
+-- sent once. The steps of earlier attempts are counted without a further lock: no step can be added to an attempt
+-- that has ended.
+-- Returns the time if all were completed at it. Otherwise `ids` and `ats` list the completed jobs with their times,
+-- and `locked_ids` the jobs whose rows are locked; a job in neither list met another row than it was decided upon.
 with change as materialized (
     select change.id, change.rev, coalesce(change.token, (:tokens::uuid[])[1]) as token,
         coalesce(change.actor, (:actors::text[])[1]) as actor,

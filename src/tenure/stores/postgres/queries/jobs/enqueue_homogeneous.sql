@@ -1,8 +1,9 @@
--- Adds jobs that have no keys and differ in nothing but id and payload: the commonest enqueue, by one plain insert.
--- Guard: an id that is there already makes the whole statement fail, and one that was answered with another job before
--- makes it write nothing; both are then asked of `tenure.enqueue`, which distinguishes them.
--- With a channel to notify, subscriptions to the queue are woken.
--- No row means that nothing was written; else the row has the time at which all were.
+-- Adds jobs that have no keys and differ only in id and payload: the most frequent enqueue of batches, by one
+-- insert.
+-- Guard: an id in use makes the whole statement fail, and one that was deduplicated to another job before makes it
+-- write nothing. In both cases the caller sends the requests by `jobs/enqueue.sql`.
+-- With a channel to notify, subscriptions to the queue are woken. No row means that nothing was written; else the
+-- row has the time at which all were.
 with given as materialized (
     -- Payloads that are all the same are sent once.
     select given.id, coalesce(given.payload, (:payloads::text[])[1]) as payload,

@@ -1,8 +1,8 @@
 -- Adds one job that has no keys: the commonest enqueue of programs that serve requests, by values instead of arrays.
--- Guard: an id that is there already makes the statement fail, and one that was answered with another job before makes it
--- write nothing; both are then asked of `tenure.enqueue`, which distinguishes them.
--- With a channel to notify, subscriptions to the queue are woken.
--- No row means that nothing was written; else the row has the time at which it was.
+-- Guard: an id in use makes the statement fail, and one that was deduplicated to another job before makes it write
+-- nothing. In both cases the caller sends the request by `jobs/enqueue.sql`.
+-- With a channel to notify, subscriptions to the queue are woken. No row means that nothing was written; else the
+-- row has the time at which it was.
 with clock as materialized (
     -- part: due_times
     where not exists (select from tenure.deduplicated_requests answer where answer.request_id = :id::uuid::text)

@@ -1,6 +1,6 @@
--- Heartbeats of a batch of jobs: each lease is renewed once half of its time is gone.
--- Guard: revision, token, and a lease that runs by the database's clock. Rows that another transaction has locked are
--- skipped, so that one of them does not delay the others.
+-- Heartbeats of a batch of jobs: each lease is renewed once half of its time has passed.
+-- Guard: revision, token, and a lease that runs by the database's clock. Rows that another transaction has locked
+-- are skipped, so that one of them does not delay the others.
 -- A returned row was renewed, or is `locked`; one that is not returned is no longer the one decided upon.
 with renewal as materialized (
     select *

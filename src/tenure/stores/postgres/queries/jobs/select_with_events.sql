@@ -1,6 +1,6 @@
--- What a refused request met: each row as it stands, the database's clock, and the events that its request id has
--- already written, all of one snapshot; for a request that sends signals, how many its job was sent. A null id means that there
--- is no such job.
+-- The state for deciding a request again: each row, the database's clock, and the events that its request id has
+-- already written, all of one snapshot; for a request that sends signals, how many its job was sent. A null id means
+-- that there is no such job.
 select wanted.number, job.*, event.rev as event_rev, event.type as event_type, event.from_status, event.to_status,
     event.at as event_at, event.attempt as event_attempt, event.actor, event.request_id as event_request_id,
     event.cause, event.detail, event.digest, event.until_at, event.commits, event.version, tenure.clock() as now,

@@ -1,9 +1,9 @@
--- Sends a signal to a suspended run in one statement, whatever its revision: the commonest signal. Returns the row as it was,
--- and the time. Notifies the channel :notify of the queue, if it is given.
--- Guard: the job waits, is not committed, does not undo its steps, has no time limit for waiting to be claimed, takes one more
--- signal, and no event has the request id. A row that was changed since the statement began is another one than was read:
--- nothing is written.
--- A row of nulls: the signal was not sent, and is decided on the row as it is, by `apply.sql`.
+-- Sends a signal to a suspended run in one statement, whatever its revision: the most frequent signal.
+-- Returns the row as it was, and the time. Notifies the channel :notify of the queue, if it is given.
+-- Guard: the job waits, is not committed, does not undo its steps, has no time limit for waiting to be claimed,
+-- takes one more signal, and no event has the request id. A row that was changed since the statement began is
+-- another one than was read: nothing is written. A row of nulls: the signal was not sent, and is decided on the row
+-- as it is, by `apply.sql`.
 with locked as materialized (
     select job.*
     from tenure.jobs job

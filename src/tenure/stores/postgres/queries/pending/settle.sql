@@ -1,5 +1,7 @@
--- Records attempts and positions of leased streams, removes streams that are done, and notes dead letters in the operator log. Guard: the token of the lease, and a
--- lease that runs when the row is locked. Rows are locked in the order of their keys.
+-- Records attempts and positions of leased streams, removes streams that are done, and records dead letters in the
+-- operator log.
+-- Guard: the token of the lease, and a lease that runs when the row is locked. Rows are locked in the order of their
+-- keys.
 -- Returns the places of the settlements that were written; one that is missing has lost its lease.
 with writer as materialized (select set_config('tenure.writer', 'store', true)),
 settled as materialized (

@@ -1,4 +1,4 @@
--- Removes what is known of a queue, and writes down who did it. Answers how many queues that were.
+-- Deletes a queue's pause and limits, and records the actor. Returns how many queues that were.
 with gone as (
     delete from tenure.queues queue
     where queue.name = :name::text

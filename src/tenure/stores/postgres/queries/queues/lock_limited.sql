@@ -1,5 +1,5 @@
--- The limits of these queues, locked in the order of names, and the time once they are. A claim within limits keeps the
--- lock to the end of its transaction, so that two claims never count on the same free place.
+-- The limits of these queues, locked in the order of names, and the time once they are. A claim within limits keeps
+-- the lock to the end of its transaction, so that two claims never use the same free slot.
 with locked as materialized (
     select queue.*
     from tenure.queues queue

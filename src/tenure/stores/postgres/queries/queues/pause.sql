@@ -1,4 +1,4 @@
--- Pauses a queue, and writes down who did it. Answers the queue; no row means that it is paused already.
+-- Pauses a queue, and records the actor. Returns the queue. No row: it is paused already.
 with shown as (
     insert into tenure.queues as queue (name, paused_at, updated_at)
     values (:name::text, tenure.clock(), tenure.clock())

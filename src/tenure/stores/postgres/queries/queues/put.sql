@@ -1,5 +1,4 @@
--- Sets all limits of a queue, and records who did it. Returns the queue; no row means that it has them
--- already.
+-- Replaces the limits of a queue, and records the actor. Returns the queue. No row: it has these limits already.
 with shown as (
     insert into tenure.queues as queue (name, concurrency_max, key_concurrency_max, rate_count, rate_seconds,
         key_rate_count, key_rate_seconds, fair, updated_at)

@@ -1,4 +1,4 @@
--- Lets a queue go on, and writes down who did it. Answers the queue; no row means that it is not paused.
+-- Resumes a queue, and records the actor. Returns the queue. No row: it is not paused.
 with shown as (
     update tenure.queues queue
     set paused_at = null, updated_at = tenure.clock()

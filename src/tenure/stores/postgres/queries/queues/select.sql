@@ -1,4 +1,4 @@
--- The queues of which something is known beyond their jobs, or the one with this name.
+-- The queues that are paused or have limits, or the one with this name.
 with shown as (
     select queue.* from tenure.queues queue where :name::text is null or queue.name = :name::text
 )

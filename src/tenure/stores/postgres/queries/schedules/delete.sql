@@ -1,4 +1,4 @@
--- Removes a schedule, and notes who did so. No row means that there was none.
+-- Deletes a schedule, and records the actor. No row: there was none.
 with removed as (
     delete from tenure.schedules schedule
     where schedule.name = :name::text

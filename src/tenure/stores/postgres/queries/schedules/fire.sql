@@ -1,7 +1,8 @@
--- Moves a schedule on and adds the jobs of its due times, all or nothing.
+-- Advances a schedule and adds the jobs of its due times, all or nothing.
 -- Guard: its revision, that it is not paused, and a clock that has reached the last of these due times. A statement
--- that waits for another's firing finds another revision. No row means that the guard did not hold, and that nothing was added;
--- one row without a job, that there was none to add. The jobs hang on the row, so that they are not added without it.
+-- that waits for another's firing finds another revision. No row means that the guard did not hold, and that nothing
+-- was added; one row without a job, that there was none to add. The ids of the jobs come from the updated row, so
+-- that none is added without it.
 with moved as (
     update tenure.schedules schedule
     set rev = schedule.rev + 1, last_at = :until::timestamptz, next_at = :next_at::timestamptz

@@ -1,4 +1,6 @@
--- Writes a new schedule, and who did so. Guard: there is none of this name. No row means that there is.
+-- Inserts a schedule, and records the actor.
+-- Guard: the name is free.
+-- No row: it is not.
 with written as (
     insert into tenure.schedules (name, rev, kind, queue, priority, payload, policy_id, dedupe_key, correlation_id,
         submitted_by, partition_key, tags, cron, timezone, missed, grace_seconds, source, paused_at, next_at, updated_at)

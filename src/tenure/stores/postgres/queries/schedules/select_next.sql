@@ -1,4 +1,4 @@
--- The schedules whose time comes first, and the clock. One row without a name where there are none.
+-- The schedules that are due next, and the clock. One row without a name if there are none.
 select clock.now, soonest.*
 from (select tenure.clock() as now) clock
 left join lateral (

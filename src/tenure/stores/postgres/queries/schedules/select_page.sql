@@ -1,4 +1,4 @@
--- Schedules in the order of their names: the one of a name, or those behind one.
+-- Schedules in the order of names: the one of a name, or those after one.
 select schedule.*
 from tenure.schedules schedule
 where (:name::text is null or schedule.name = :name::text)

@@ -1,4 +1,6 @@
--- Changes a schedule, and notes who did so. Guard: its revision. No row means that it has another, or is gone.
+-- Replaces a schedule, and records the actor.
+-- Guard: its revision.
+-- No row: it has changed since, or does not exist.
 with written as (
     update tenure.schedules schedule
     set rev = schedule.rev + 1, kind = :kind::text, queue = :queue::text, priority = :priority::smallint,

@@ -1,8 +1,9 @@
 -- Saves a batch of steps, each under the lease of its job. No key of a job occurs twice in it.
--- Guard: the job is running and not committed, has the given token, and its lease runs by the database's clock, read once the
--- locks are held. The lock keeps an actor who ends the attempt from counting the steps meanwhile; rows that such an actor has
--- locked are skipped. A lease's renewal and the saving of a step do not wait for each other.
--- A returned step was written, or its row is `locked`. One that is not returned was refused, or its key was recorded before.
+-- Guard: the job is running and not committed, has the given token, and its lease runs by the database's clock, read
+-- once the locks are held. The lock prevents that an actor that ends the attempt counts the steps meanwhile; rows
+-- that such an actor has locked are skipped. A lease's renewal and the saving of a step do not wait for each other.
+-- A returned step was written, or its row is `locked`. One that is not returned was refused, or its key was recorded
+-- before.
 with step as materialized (
     select *
     from unnest(:ids::uuid[], :tokens::uuid[], :keys::text[], :kinds::text[], :names::text[], :branches::text[],

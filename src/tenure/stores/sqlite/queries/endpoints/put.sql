@@ -1,4 +1,4 @@
--- Creates or replaces an endpoint. A disabled one stays disabled. No row: it is as asked for.
+-- Creates or replaces an endpoint. A disabled one stays disabled. No row: it has this configuration already.
 insert into tenure_endpoints (name, kind, config, source, created_at, updated_at)
 values (:name, :kind, :config, :source, :now, :now)
 on conflict (name) do update

@@ -1,5 +1,6 @@
 -- Replaces a schedule.
--- Guard: its revision. No row: it has changed since, or is gone.
+-- Guard: its revision.
+-- No row: it has changed since, or does not exist.
 update tenure_schedules
 set rev = rev + 1,
     kind = :kind,
