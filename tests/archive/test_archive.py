@@ -78,7 +78,7 @@ async def export(store: Store, file: Path) -> list[bytes]:
     return lines[1:-1]
 
 
-async def round_trip(store: Store, dsn: str, folder: Path) -> None:
+async def check_round_trip(store: Store, dsn: str, folder: Path) -> None:
     """From this store to PostgreSQL and back to SQLite: everything is the same at every stop, and verifies."""
     before = plain(await rows_and_histories(store))
     file = folder / "export.jsonl"
@@ -101,7 +101,7 @@ async def test_jobs_in_every_situation_come_over_as_they_are(tmp_path: Path, pos
         setup = Setup(Driver(store), clock)
         for situation in SITUATIONS:
             await situation.recipe(setup)
-        await round_trip(store, postgres_target, tmp_path)
+        await check_round_trip(store, postgres_target, tmp_path)
 
 
 @pytest.mark.requirement("EH-09", "EL-02")
@@ -127,7 +127,7 @@ def test_whatever_happened_by_chance_comes_over_as_it_is(
 
         def _move(self) -> None:
             with copied_database(postgres_server, prepared) as dsn:
-                self.runner.run(round_trip(self.sides[1].store, dsn, tmp_path_factory.mktemp("moving")))
+                self.runner.run(check_round_trip(self.sides[1].store, dsn, tmp_path_factory.mktemp("moving")))
 
     run_state_machine_as_test(Moving, settings=examples(25, shrink=False))
 

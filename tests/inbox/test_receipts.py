@@ -46,7 +46,7 @@ async def dsn(postgres_dsn: str) -> AsyncIterator[str]:
         await connection.close()
 
 
-def apply_sync(connection: Any, execute: Any) -> None:
+def check_applied_once(connection: Any, execute: Any) -> None:
     """The first transaction fails after its effect, the second is committed, the third finds the receipt."""
     assert record_receipt(connection, "m1")
     execute(EFFECT)
@@ -61,21 +61,21 @@ def apply_sync(connection: Any, execute: Any) -> None:
 @pytest.mark.requirement("WC-07")
 def test_sqlite3_applies_a_message_once(file: Path) -> None:
     connection = sqlite3.connect(file)
-    apply_sync(connection, connection.execute)
+    check_applied_once(connection, connection.execute)
     connection.close()
 
 
 def test_sqlalchemy_applies_a_message_once(file: Path) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{file}")
     with engine.connect() as connection:
-        apply_sync(connection, connection.exec_driver_sql)
+        check_applied_once(connection, connection.exec_driver_sql)
     engine.dispose()
 
 
 @pytest.mark.requirement("WC-07")
 async def test_psycopg_applies_a_message_once(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
-        apply_sync(connection, connection.execute)
+        check_applied_once(connection, connection.execute)
 
 
 async def test_an_async_psycopg_connection_applies_a_message_once(dsn: str) -> None:

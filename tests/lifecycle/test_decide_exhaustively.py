@@ -309,7 +309,7 @@ async def test_sqlite_gives_the_same_verdicts_in_a_sample(tmp_path: Path, size: 
     store = SqliteStore(tmp_path / "jobs.db", database_clock=clock.now)
     await store.migrate()
     async with opened(store):
-        await sample(store, clock, size)
+        await check_sample(store, clock, size)
 
 
 @pytest.mark.requirement("LC-03", "LC-04", "LC-05", "LC-06", "WC-01", "EL-03")
@@ -320,7 +320,7 @@ async def test_postgres_gives_the_same_verdicts_in_a_sample(
     with copied_database(postgres_server, prepared) as dsn:
         clock = PostgresClock(dsn)
         async with opened(PostgresStore.from_url(dsn)) as store:
-            await sample(store, clock, size)
+            await check_sample(store, clock, size)
         clock.close()
 
 
@@ -333,7 +333,7 @@ async def opened(store: Store) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def sample(store: Store, clock: DatabaseClock, size: int) -> None:
+async def check_sample(store: Store, clock: DatabaseClock, size: int) -> None:
     """Some of the combinations on a real store, situation by situation. A job that changed is brought about anew."""
     setup = Setup(Driver(store, random=SystemRandom()), clock)
     chooser = random.Random(SEED)

@@ -259,7 +259,7 @@ class Lockstep:
             suppress_health_check=list(HealthCheck),
             phases=[Phase.generate],
         )
-        return found_by(lambda: lockstep.run_in_lockstep(self._sides, how))
+        return found_by(lambda: lockstep.check_in_lockstep(self._sides, how))
 
     def _sides(self, stack: ExitStack, runner: asyncio.Runner) -> list[lockstep.Side]:
         return [lockstep.model_side(), lockstep.sqlite_side(stack, runner)]

@@ -707,7 +707,7 @@ def open_until(stack: ExitStack, runner: asyncio.Runner, store: Store) -> None:
     stack.callback(lambda: runner.run(store.close()))
 
 
-def run_in_lockstep(sides: OpenSides, how: settings) -> None:
+def check_in_lockstep(sides: OpenSides, how: settings) -> None:
     class Machine(Lockstep):
         def __init__(self) -> None:
             super().__init__(sides)
@@ -741,7 +741,7 @@ def test_the_model_and_sqlite_go_in_lockstep(number: int) -> None:
     def sides(stack: ExitStack, runner: asyncio.Runner) -> list[Side]:
         return [model_side(), sqlite_side(stack, runner)]
 
-    run_in_lockstep(sides, examples(number))
+    check_in_lockstep(sides, examples(number))
 
 
 @pytest.mark.requirement("LC-13", "LC-07", "LC-09", "LC-10", "SM-17")
@@ -752,4 +752,4 @@ def test_the_model_sqlite_and_postgres_go_in_lockstep(postgres_server: Postgres,
         postgres = postgres_side(stack, runner, postgres_server, prepared)
         return [model_side(), sqlite_side(stack, runner), postgres]
 
-    run_in_lockstep(sides, examples(number, shrink=False))
+    check_in_lockstep(sides, examples(number, shrink=False))

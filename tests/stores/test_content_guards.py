@@ -152,8 +152,8 @@ def filled(database: Database, statement: str, jobs: dict[str, UUID]) -> str:
     return statement.format(**jobs).replace("media_body", body)
 
 
-def refuse(database: Database, writer: str | None, statement: str) -> None:
-    """Assert that the guards refuse the statement to this writer, and that nothing is changed."""
+def check_refused(database: Database, writer: str | None, statement: str) -> None:
+    """Assert that the guards check_refused the statement to this writer, and that nothing is changed."""
     before = everything(database)
     try:
         database.write_as(writer, statement)
@@ -166,9 +166,9 @@ def refuse(database: Database, writer: str | None, statement: str) -> None:
 @pytest.mark.requirement("SM-20", "LC-03")
 async def test_content_is_not_changed_by_hand_nor_by_the_store(database: Database, jobs: dict[str, UUID]) -> None:
     for _, statement in CHANGES:
-        refuse(database, None, filled(database, statement, jobs))
+        check_refused(database, None, filled(database, statement, jobs))
     for statement in REFUSED_TO_THE_STORE:
-        refuse(database, "store", filled(database, statement, jobs))
+        check_refused(database, "store", filled(database, statement, jobs))
 
 
 @pytest.mark.requirement("SM-20", "LC-03")
@@ -186,13 +186,13 @@ async def test_a_change_without_guards_is_found(
 async def test_content_is_not_truncated(database: Database, jobs: dict[str, UUID]) -> None:
     for table in CONTENT:
         for writer in (None, "store"):
-            refuse(database, writer, f"{'delete from' if database.is_sqlite else 'truncate'} {{{table}}}")
+            check_refused(database, writer, f"{'delete from' if database.is_sqlite else 'truncate'} {{{table}}}")
 
 
 @pytest.mark.requirement("SM-20")
 async def test_erasure_empties_content_and_changes_nothing_else(database: Database, jobs: dict[str, UUID]) -> None:
     for statement in REFUSED_TO_ERASURE:
-        refuse(database, "erasure", filled(database, statement, jobs))
+        check_refused(database, "erasure", filled(database, statement, jobs))
 
 
 @pytest.mark.requirement("SM-20")

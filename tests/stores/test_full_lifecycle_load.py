@@ -22,22 +22,22 @@ pytestmark = [pytest.mark.requirement("SM-04", "SM-03", "SM-02", "LC-08", "LC-09
 
 @pytest.mark.timeout(300)
 async def test_a_thousand_jobs_live_through_everything(database: Database) -> None:
-    await live_through_everything(database, jobs=1_000, seconds=240)
+    await check_full_lifecycle(database, jobs=1_000, seconds=240)
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(300)
 async def test_five_thousand_jobs_live_through_everything(database: Database) -> None:
-    await live_through_everything(database, jobs=5_000, seconds=240)
+    await check_full_lifecycle(database, jobs=5_000, seconds=240)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 async def test_a_hundred_thousand_jobs_live_through_everything(database: Database) -> None:
-    await live_through_everything(database, jobs=100_000, seconds=3000)
+    await check_full_lifecycle(database, jobs=100_000, seconds=3000)
 
 
-async def live_through_everything(database: Database, *, jobs: int, seconds: float) -> None:
+async def check_full_lifecycle(database: Database, *, jobs: int, seconds: float) -> None:
     async with database.opened():
         pass
     share = jobs // PROCESSES

@@ -85,7 +85,7 @@ async def test_no_more_tasks_are_claimed_than_the_default(app: App) -> None:
     async def hold() -> None:
         await release.wait()
 
-    await _runs_exactly(app, hold, TASKS, release.set)
+    await _check_runs_exactly(app, hold, TASKS, release.set)
 
 
 @pytest.mark.requirement("WC-05")
@@ -98,13 +98,13 @@ async def test_no_more_jobs_are_claimed_than_the_default_has_threads_for(app: Ap
         release.wait(LIMIT_SECONDS)
 
     try:
-        await _runs_exactly(app, hold, BLOCKING, release.set)
+        await _check_runs_exactly(app, hold, BLOCKING, release.set)
     finally:
         release.set()
     assert len(threads) == BLOCKING
 
 
-async def _runs_exactly(app: App, job: Any, count: int, release: Callable[[], None]) -> None:
+async def _check_runs_exactly(app: App, job: Any, count: int, release: Callable[[], None]) -> None:
     """So many jobs take all slots, and no further one is leased. Once released, all of them succeed."""
     jobs = 2 * count + 5
     await app.enqueue_many(job.request() for _ in range(jobs))

@@ -248,6 +248,7 @@ async def test_a_parent_that_ends_without_success_cancels_its_children(app: tenu
             return not (await handle.refresh()).live and sorted(job.status for job in jobs) == [CANCELLED, WAITING]
 
         await eventually(ended, seconds=60)
+        assert not (await handle.refresh()).live
         for left in await children_of(app, handle):
             if left.live:
                 await app.cancel(left.id)

@@ -112,6 +112,7 @@ async def test_an_older_server_gets_a_shorter_timeout_as_time_passes(
             return bool(row["ms"] < before["ms"] - 150)
 
         await eventually(shorter)
+        assert await shorter(), "it only gets shorter"
 
 
 @pytest.mark.usefixtures("server_limits")

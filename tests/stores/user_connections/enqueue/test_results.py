@@ -77,17 +77,17 @@ async def on_sqlite(tmp_path: Path) -> AsyncIterator[Place]:
 async def test_a_users_transaction_on_sqlite_has_the_outcome_of_the_store(
     situation: Situation, on_sqlite: Place
 ) -> None:
-    await compare(situation, on_sqlite)
+    await check_same_outcomes(situation, on_sqlite)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 async def test_a_users_transaction_on_postgres_has_the_outcome_of_the_store(
     situation: Situation, on_postgres: Place
 ) -> None:
-    await compare(situation, on_postgres)
+    await check_same_outcomes(situation, on_postgres)
 
 
-async def compare(situation: Situation, place: Place) -> None:
+async def check_same_outcomes(situation: Situation, place: Place) -> None:
     setup = Setup(Driver(place.store, random=SYSTEM.random), place.clock)
     # Kinds of one situation must not be met by the next, where they share a database.
     setup.count = SYSTEM.random.job_id().int
