@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.model.rows import claimable
 from tenure.lifecycle import deadlines, evolve, steps
 from tenure.lifecycle.records import Job
+from tenure.workers.execution import runner
 from tenure.workers.leases import Lease
 from tenure.workflow.children import ChildJobs
 from tenure.workflow.definition import WorkflowDefinition
@@ -93,7 +94,18 @@ def postgres_forgets_the_deadline(edits: Edits) -> None:
     edits.sql("tenure.stores.postgres", "jobs/apply", ", accepted.deadline_at)", ", null)")
 
 
+def timeout_ends_any_run(edits: Edits) -> None:
+    edits.python(runner._after_timeout, "if may_undo and", "if False and")
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a timeout ends a run whose steps were not read",
+        "a run that reaches its deadline before its worker knows its steps undoes none",
+        Simulator(first=16),
+        r"it has done .* and undone",
+        timeout_ends_any_run,
+    ),
     Mutant(
         "a waiting run has no deadline",
         "recovery does not find the runs that wait at their deadline",

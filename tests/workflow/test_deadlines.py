@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -18,7 +19,10 @@ from tenure.lifecycle.deadlines import deadline_of
 from tenure.lifecycle.json_text import load
 from tenure.lifecycle.records import EventType, Job
 from tenure.lifecycle.statuses import CANCELLED, DEAD_LETTERED, FAILED, SUCCEEDED, WAITING
+from tenure.stores.base import BaseStore
 from tenure.stores.contract import JobFilter
+from tenure.workers.execution import runner
+from tenure.workers.maintenance import recovery
 from tests.support.command import tenure as command
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
@@ -208,6 +212,66 @@ async def test_a_worker_that_claims_a_run_after_its_deadline_undoes_its_steps(
         await app.signal(handle.id, "go")
         job = await ended(handle)
         assert (job.status, job.compensated, await cause_of(handle)) == (FAILED, True, "timeout")
+    assert ledger.lines == ["book hotel", "undo hotel"]
+
+
+@pytest.mark.requirement("WF-18")
+async def test_a_run_that_reaches_its_deadline_while_its_steps_are_read_undoes_them(
+    app: tenure.App, database: Database, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, began = BaseStore.steps, asyncio.Event()
+
+    async def read_never(store: BaseStore, job_id: UUID, **options: Any) -> Any:
+        """The first read has no reply."""
+        if not began.is_set():
+            began.set()
+            await asyncio.Event().wait()
+        return await read(store, job_id, **options)
+
+    @app.workflow(deadline_seconds=SOON)
+    async def trip(run: tenure.Run) -> None:
+        await run.using(compensate=ledger.undo).step(ledger.book, "hotel")
+        monkeypatch.setattr(BaseStore, "steps", read_never)
+        await run.sleep(0.01)
+        await run.step(ledger.book, "too late")
+
+    async with verified(app, database):
+        handle = await trip.enqueue()
+        job = await ended(handle)
+    assert began.is_set()
+    assert (job.status, job.compensated, await cause_of(handle)) == (FAILED, True, "timeout")
+    assert ledger.lines == ["book hotel", "undo hotel"]
+
+
+@pytest.mark.requirement("WF-18")
+@pytest.mark.parametrize("limit", ["deadline", "running time"])
+async def test_a_run_whose_code_does_not_stop_at_its_last_timeout_undoes_its_steps(
+    app: tenure.App, database: Database, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(runner, "STOP_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(recovery, "OWNER_TIME", timedelta(0))
+    options: dict[str, Any] = (
+        {"deadline_seconds": SOON}
+        if limit == "deadline"
+        else {"timeouts": tenure.Timeouts(running_seconds=SOON), "on_timeout": "fail"}
+    )
+    stops = asyncio.Event()
+
+    async def swallow() -> None:
+        while not stops.is_set():
+            with suppress(asyncio.CancelledError):
+                await stops.wait()
+
+    @app.workflow(**options)
+    async def trip(run: tenure.Run) -> None:
+        await run.using(compensate=ledger.undo).step(ledger.book, "hotel")
+        await run.step(swallow)
+
+    async with verified(app, database):
+        handle = await trip.enqueue()
+        job = await ended(handle)
+        stops.set()
+    assert (job.status, job.compensated, await cause_of(handle)) == (FAILED, True, "timeout")
     assert ledger.lines == ["book hotel", "undo hotel"]
 
 

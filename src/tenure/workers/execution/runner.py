@@ -255,11 +255,12 @@ def _after_interruption(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
 
 
 def _after_timeout(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
-    """Recovery ends a workflow that was stopped before it knew whether it has steps to undo, and lets it undo them."""
+    """A workflow that was stopped before it knew whether it has steps to undo does not end here. At its deadline the next
+    attempt undoes them; else recovery, which knows that the attempt has timed out, lets the run undo them."""
     job, timed_out = attempt.job, TimedOut(attempt.lease.at_deadline)
     may_undo = attempt.definition.invoker is not None and isinstance(outcome, Stopped | Returned)
     if may_undo and not job.unwinding and isinstance(operation_for(job, timed_out), Fail | DeadLetter):
-        return Lost("timed out with steps that may have to be undone")
+        return UndoUnfinished() if timed_out.at_deadline else Lost("timed out with steps that may have to be undone")
     return timed_out
 
 
