@@ -5,6 +5,7 @@ Recovery does not scan here, so that a wake-up that is lost is a run that never 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -12,10 +13,13 @@ from uuid import UUID
 import pytest
 
 import tenure
-from tenure.lifecycle.operations import Suspend
+from tenure.errors import RevisionConflict
+from tenure.lifecycle.operations import Heartbeat, Suspend
 from tenure.lifecycle.records import EventType, Job
 from tenure.stores.base import BaseStore
-from tenure.stores.contract import Outcome, Request, SignalRecord
+from tenure.stores.contract import Failure, Outcome, Request, SignalRecord
+from tenure.workflow.run_waits import RunWaits
+from tenure.workflow.waits import Join
 from tests.support.in_process_worker import working
 
 NEVER_SECONDS = 3600.0
@@ -133,3 +137,74 @@ async def test_the_end_of_a_child_at_any_point_of_a_suspend_is_noticed(
         async with working(app, queues=["default"], scan_seconds=NEVER_SECONDS):
             assert await handle.result(timeout_seconds=60) == "JobEnded"
     assert interference.done
+
+
+@pytest.mark.requirement("WF-11", "WF-13")
+async def test_a_signal_between_the_reads_of_a_run_that_waits_for_a_child_too_is_received(
+    app: tenure.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat between the two reads, after the signal, brings the signal's revision into the lease's record."""
+    interference = Interference(monkeypatch, "after the read")
+
+    @app.job(queue="nobody")
+    async def child() -> None: ...
+
+    @app.workflow()
+    async def parent(run: tenure.Run) -> Any:
+        spawned = await run.spawn(child)
+        lease = run._engine.attempt.lease
+
+        async def signal() -> None:
+            await handle.signal("go", 7)
+            [outcome] = await (await app.store()).apply([lease.request(Heartbeat(), lease.request_id("heartbeat"))])
+            assert isinstance(outcome, Failure)
+            assert isinstance(outcome.error, RevisionConflict)
+            assert lease.adopt(outcome.error.current)
+
+        if run.attempt == 1:
+            interference.arm(run.id, run.id, signal)
+        return (await run.first(run.wait_for("go"), spawned.result())).value
+
+    async with app:
+        handle = await parent.enqueue()
+        async with working(app, queues=["default"], scan_seconds=NEVER_SECONDS):
+            assert await handle.result(timeout_seconds=20) == 7
+    assert interference.done
+
+
+@pytest.mark.requirement("WF-03", "WF-13")
+async def test_a_run_is_not_suspended_when_the_first_of_its_branches_has_just_ended(
+    app: tenure.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads before the suspend end in the same iteration of the event loop as the branch."""
+    end_waits = RunWaits._end_waits
+
+    signalled = False
+
+    async def end_waits_late(waits: RunWaits) -> bool:
+        nonlocal signalled
+        if not signalled and len(waits._waits) == 2:
+            signalled = True
+            await handle.signal("go", 7)
+        elif signalled:
+            joined = getattr(waits._engine.main.task, "_fut_waiter", None)
+            while isinstance(joined, Join) and not joined.tasks[0].done():  # noqa: ASYNC110 - no event is as early
+                await asyncio.sleep(0)
+            return True
+        return await end_waits(waits)
+
+    monkeypatch.setattr(RunWaits, "_end_waits", end_waits_late)
+
+    @app.job(queue="nobody")
+    async def child() -> None: ...
+
+    @app.workflow()
+    async def parent(run: tenure.Run) -> Any:
+        spawned = await run.spawn(child)
+        return (await run.first(run.wait_for("go"), spawned.result())).value
+
+    async with app:
+        handle = await parent.enqueue()
+        async with working(app, queues=["default"], scan_seconds=NEVER_SECONDS):
+            assert await handle.result(timeout_seconds=20) == 7
+        assert (await handle.refresh()).attempt == 1

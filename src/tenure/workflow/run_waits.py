@@ -77,7 +77,7 @@ class RunWaits:
             if not engine.is_replay and not await self._end_waits():
                 await self._change_or(WATCH_SECONDS)
                 continue
-            if not engine.is_executing and waits_durably(main) and not self._changed.is_set():
+            if await self._every_branch_waits(main):
                 engine.end(UndoUnfinished() if engine.is_replay else self._suspension())
                 return
             if engine.is_executing or waits_durably(main):
@@ -86,6 +86,13 @@ class RunWaits:
                 warned = True
                 _warn_of(engine.job, main)
             await self._change_or(WATCH_SECONDS)
+
+    async def _every_branch_waits(self, main: asyncio.Task[Any]) -> bool:
+        if self._engine.is_executing or not waits_durably(main):
+            return False
+        # A branch that ended just now makes those that await it continue in the next iteration of the event loop.
+        await self._clock.sleep(0)
+        return not (self._changed.is_set() or self._engine.is_executing) and waits_durably(main)
 
     async def _change_or(self, seconds: float) -> None:
         """Wait for a change of this run, or for this time by the run's clock."""
@@ -134,15 +141,17 @@ class RunWaits:
         delay_seconds = None
         if deadlines:
             delay_seconds = max(0.0, (min(deadlines) - self._engine.now).total_seconds())
-        seen_rev = max(self._seen_rev, self._engine.signals.seen_rev)
+        has_signals = any(wait.signal is not None for wait in self._waits)
         children = [wait for wait in self._waits if wait.child_id is not None]
+        seen_rev = self._engine.signals.seen_rev
         if children:
+            # Signals and children are read at a revision each: all of both is known up to the earlier one.
+            seen_rev = min(seen_rev, self._seen_rev) if has_signals else self._seen_rev
             # Branches that end with their child continue together; any other continues with the first child to end.
             together = all(wait.is_leaf for wait in self._waits)
             needed = len({wait.child_id for wait in children}) if together else 1
             children_max = max(0, len(self._live_children) - needed)
             return Suspended("children", delay_seconds, seen_rev, children_max)
-        has_signals = any(wait.signal is not None for wait in self._waits)
         return Suspended("signal" if has_signals else "time", delay_seconds, seen_rev)
 
     async def _refresh_children(self) -> None:
