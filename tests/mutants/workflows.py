@@ -17,7 +17,9 @@ from tests.mutants.edits import Edits
 from tests.mutants.layers import Kit, Simulator, Unit
 from tests.mutants.mutant import Mutant
 from tests.workers import test_leases
+from tests.workflow import test_seen_revisions
 
+SEEN = test_seen_revisions.test_a_suspended_run_has_seen_what_it_waits_for_up_to_its_earlier_read
 NOT_READ = "test_the_steps_are_counted_for_an_owner_that_has_not_read_them"
 
 
@@ -94,11 +96,36 @@ def postgres_forgets_the_deadline(edits: Edits) -> None:
     edits.sql("tenure.stores.postgres", "jobs/apply", ", accepted.deadline_at)", ", null)")
 
 
+def suspended_run_has_seen_everything(edits: Edits) -> None:
+    edits.python(RunWaits._suspension, "seen_rev = self._engine.signals.seen_rev", "seen_rev = self._engine.job.rev")
+    edits.python(
+        RunWaits._suspension, "min(seen_rev, self._seen_rev) if has_signals else self._seen_rev", "self._engine.job.rev"
+    )
+
+
+def later_read_counts(edits: Edits) -> None:
+    edits.python(RunWaits._suspension, "min(seen_rev, self._seen_rev)", "max(seen_rev, self._seen_rev)")
+
+
 def timeout_ends_any_run(edits: Edits) -> None:
     edits.python(runner._after_timeout, "if may_undo and", "if False and")
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a suspended run has seen everything",
+        "a signal after the last read is lost if a heartbeat has brought its revision",
+        Unit(SEEN),
+        r"found\.seen_rev",
+        suspended_run_has_seen_everything,
+    ),
+    Mutant(
+        "the later read counts",
+        "a run that waits for a signal and a child has seen both up to the later of two reads",
+        Unit(SEEN),
+        r"found\.seen_rev",
+        later_read_counts,
+    ),
     Mutant(
         "a timeout ends a run whose steps were not read",
         "a run that reaches its deadline before its worker knows its steps undoes none",
