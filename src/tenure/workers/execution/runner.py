@@ -255,8 +255,8 @@ def _after_interruption(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
 
 
 def _after_timeout(attempt: RunningAttempt, outcome: Outcome) -> Outcome:
-    """A workflow that was stopped before it knew whether it has steps to undo does not end here. At its deadline the next
-    attempt undoes them; else recovery, which knows that the attempt has timed out, lets the run undo them."""
+    """A workflow that was stopped before it knew whether it has steps to undo does not end here. At its deadline the
+    next attempt undoes them; else recovery, which finds that the attempt has timed out, lets the run undo them."""
     job, timed_out = attempt.job, TimedOut(attempt.lease.at_deadline)
     may_undo = attempt.definition.invoker is not None and isinstance(outcome, Stopped | Returned)
     if may_undo and not job.unwinding and isinstance(operation_for(job, timed_out), Fail | DeadLetter):
