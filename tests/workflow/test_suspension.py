@@ -159,6 +159,7 @@ async def test_a_signal_between_the_reads_of_a_run_that_waits_for_a_child_too_is
             [outcome] = await (await app.store()).apply([lease.request(Heartbeat(), lease.request_id("heartbeat"))])
             assert isinstance(outcome, Failure)
             assert isinstance(outcome.error, RevisionConflict)
+            assert isinstance(outcome.error.current, Job)
             assert lease.adopt(outcome.error.current)
 
         if run.attempt == 1:
