@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tenure.cli.output import Exit, ProgressLines, counted, exit_code_for
 from tenure.errors import GuardViolated, InvalidInput, JobNotFound, SchemaMismatch, StoreUnavailable, TenureError
 from tenure.stores.database_url import shown_url
+from tenure.testing.driver import Driver
+from tests.support.databases import Database
 
 
 @pytest.mark.parametrize(
@@ -54,3 +61,14 @@ def test_a_log_gets_a_line_at_each_tenth_of_the_way_and_no_more(capsys: pytest.C
 
 def test_numbers_have_their_nouns() -> None:
     assert [counted(number, "job") for number in (0, 1, 2, 1200)] == ["0 jobs", "1 job", "2 jobs", "1,200 jobs"]
+
+
+async def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+    async with database.opened() as store:
+        await Driver(store).add("naïve—kind")
+    command = [sys.executable, "-m", "tenure", "jobs", "ls", "--database", database.url]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "naïve\\u2014kind".encode("latin-1") in done.stdout

@@ -164,3 +164,9 @@ def test_where_nothing_matches_nothing_is_to_be_confirmed(tmp_path: Path, comman
     answer = tenure(*command, "--database", url)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("0 "), answer.out
+
+
+def test_a_database_in_memory_is_of_no_use_to_a_command(tmp_path: Path) -> None:
+    wrong = tenure("jobs", "ls", "--database", "sqlite://:memory:", cwd=tmp_path)
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "is in the memory of one process; use a file such as sqlite:///jobs.db" in wrong.err

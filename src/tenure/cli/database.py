@@ -87,7 +87,9 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 def _require_named(url: str) -> None:
-    """Raise InvalidInput if no database is named, and the default file does not exist."""
+    """Raise InvalidInput if no database is named, and the default file does not exist, or if it is in memory."""
+    if ":memory:" in url:
+        raise InvalidInput("database", "is in the memory of one process; use a file such as sqlite:///jobs.db")
     if url == DATABASE_DEFAULT and not Path(DATABASE_DEFAULT.removeprefix(SQLITE_SCHEME)).exists():
         problem = "tenure.db, the default, does not exist; name another by --app MODULE:APP, --database URL or"
         raise InvalidInput("database", f"{problem} {DATABASE_VARIABLE}, or create it by `tenure migrate`")

@@ -7,6 +7,7 @@ import sys
 import traceback
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from keyword import iskeyword
 from typing import NoReturn
 
@@ -89,7 +90,10 @@ def tenure() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit."""
+    """Run the command line and exit. A character that the encoding of a stream lacks is escaped, and ends nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run_command(sys.argv[1:]))
 
 
