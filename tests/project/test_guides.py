@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import shlex
@@ -10,6 +12,7 @@ import socket
 import urllib.error
 import urllib.request
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ from tenure.testing.driver import Driver
 from tenure.testing.golden import check_golden
 from tests.contrib.django_project import DjangoProject
 from tests.project.test_readme import run
+from tests.support.command import tenure as run_tenure
 from tests.support.databases import Database
 from tests.support.running_command import started
 from tests.support.server_process import wait_until
@@ -116,6 +120,31 @@ def test_the_check_of_commands_notices_what_does_not_exist() -> None:
     assert unknown_in(["jobs", "ls", "--oldest"]) is None
     assert unknown_in(["jobs", "lst"]) == "there is no command 'lst'"
     assert unknown_in(["jobs", "ls", "--odlest"]) == "there is no option --odlest"
+
+
+@pytest.mark.parametrize(("page", "count"), [("queues.md", 6), ("webhooks.md", 1)])
+def test_the_commands_of_the_page_can_be_called(page: str, count: int, tmp_path: Path) -> None:
+    """In their order. `outbox test` is left out: it sends a message to example.org."""
+    environment = {
+        "TENURE_DATABASE": f"sqlite:///{tmp_path / 'jobs.db'}",
+        "BILLING_KEY": f"whsec_{b64encode(bytes(32)).decode()}",
+    }
+    assert run_tenure("migrate", env=environment).code == 0
+    text = (DOCS / "guides" / page).read_text(encoding="utf-8")
+    called = [words for line in commands(text) if "test" not in (words := shlex.split(line, comments=True)[1:])]
+    assert len(called) == count
+    for words in called:
+        answer = run_tenure(*words, env=environment)
+        assert answer.code == 0, (words, answer)
+
+
+def test_the_calls_that_fork_a_run_have_the_arguments_of_the_method() -> None:
+    [calls] = [code for language, code in BLOCK.findall((DOCS / "guides" / "workflows.md").read_text()) if not language]
+    parsed = [found for found in ast.walk(ast.parse(calls)) if isinstance(found, ast.Call)]
+    forks = [call for call in parsed if ast.unparse(call.func) == "app.fork"]
+    assert len(forks) == len(calls.splitlines())
+    for call in forks:
+        inspect.signature(tenure.App.fork).bind("app", *call.args, **{str(one.arg): one.value for one in call.keywords})
 
 
 def words_of(page: str) -> set[str]:
