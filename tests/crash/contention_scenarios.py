@@ -1,18 +1,22 @@
-"""Writes beside another session: rows that it has locked, and a claim that waited for it longer than it may."""
+"""Writes beside other sessions: rows that one has locked, a claim that waited for it longer than it may, and a
+connection that the database refuses because there are too many."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 import psycopg
+import pytest
+from psycopg import sql
 
-from tenure.errors import StoreUnavailable
+from tenure.errors import StoreUnavailable, TooManyConnections
 from tenure.lifecycle.operations import Complete, Operation, Requeue, Stall
 from tenure.lifecycle.records import Actor, Job
-from tenure.stores.contract import Outcome, Request
+from tenure.stores import store_for
+from tenure.stores.contract import EnqueueResult, Outcome, Request
 from tenure.testing.driver import RECOVERY, Driver, runner
 from tests.crash.scenario import LONG, TOKEN, Context, Scenario, job_id, orphan, running
 
@@ -93,9 +97,42 @@ async def claim_after_a_late_one(context: Context) -> list[Job]:
     return await context.store.claim(context.drive.claim_request(**facts))
 
 
+def limited_url(session: psycopg.Connection, url: str) -> str:
+    """The address of the database for a role that may be refused a connection, as a superuser never is."""
+    role = f"limited_{session.info.dbname}"
+    if session.execute("select from pg_roles where rolname = %s", [role]).rowcount == 0:
+        create = "create role {} login in role {}"
+        session.execute(sql.SQL(create).format(sql.Identifier(role), sql.Identifier(session.info.user)))
+    return url.replace(f"//{session.info.user}@", f"//{role}@", 1)
+
+
+def limit_connections(session: psycopg.Connection, limit: int) -> None:
+    """Of that role; -1 is no limit."""
+    role = sql.Identifier(f"limited_{session.info.dbname}")
+    session.execute(sql.SQL("alter role {} connection limit {}").format(role, sql.Literal(limit)))
+
+
+async def enqueue_after_a_refused_connection(context: Context) -> Sequence[EnqueueResult]:
+    """The store has no connection, then it opens and writes."""
+    with psycopg.connect(context.url, autocommit=True) as session:
+        store = store_for(limited_url(session, context.url))
+        limit_connections(session, 0)
+        try:
+            with pytest.raises(TooManyConnections):
+                await store.open()
+            limit_connections(session, -1)
+            await store.open()
+            return await store.enqueue([context.drive.enqueue(id=job_id(10), policy=LONG)])
+        finally:
+            await store.close()
+
+
 CONTENTION_SCENARIOS: tuple[Scenario, ...] = (
     Scenario("complete beside a locked row", complete_beside_a_locked_row, three_running, only="postgres"),
     Scenario("recover beside a locked row", recover_beside_a_locked_row, three_orphans, only="postgres"),
     Scenario("claim beside a locked row", claim_beside_a_locked_row, four_queued, only="postgres"),
     Scenario("claim after a late one", claim_after_a_late_one, four_queued),
+    Scenario(
+        "enqueue after a refused connection", enqueue_after_a_refused_connection, new_policies=True, only="postgres"
+    ),
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from tenure.stores import migrations_for
 from tenure.testing.driver import Driver
 from tests.support.databases import Database
 from tests.support.postgres import PostgresServer
@@ -37,13 +38,18 @@ def _sqlite() -> str:
             return "\n".join(connection.iterdump()) + "\n"
 
 
+def checksum_line(url: str) -> str:
+    """The first line of a fixture: the checksum of the migration that it was written with."""
+    return f"-- 0001_initial {migrations_for(url)[0].checksum}\n"
+
+
 def _postgres() -> str:
     """The data alone: the first migration makes the tables."""
     with PostgresServer(fsync=False) as server:
         database = Database(server.create_database())
         asyncio.run(_fill(database))
         with psycopg.connect(database.url) as connection:
-            return "".join(_inserts(connection, table) for table in TABLES)
+            return checksum_line(database.url) + "".join(_inserts(connection, table) for table in TABLES)
 
 
 def _inserts(connection: psycopg.Connection, table: str) -> str:

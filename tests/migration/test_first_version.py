@@ -16,6 +16,7 @@ from tenure.lifecycle.verify import problems_of
 from tenure.stores import migrations_for, script_for
 from tenure.stores.contract import JobFilter, Store
 from tenure.testing.driver import CLIENT, RECOVERY, Driver
+from tests.migration.first_version import checksum_line
 from tests.support.databases import Database
 
 FOLDER = Path(__file__).parent
@@ -40,6 +41,19 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 async def all_jobs(store: Store) -> list[Job]:
     return (await store.find(JobFilter(), limit=1000)).jobs
+
+
+@pytest.mark.requirement("SM-19")
+async def test_the_first_migration_is_the_one_that_the_fixture_was_written_with(database: Database) -> None:
+    """Until the first release it may change, and the fixture is written anew. A SQLite fixture has the checksum among
+    its rows."""
+    if database.is_sqlite:
+        async with database.opened() as store:
+            state = await store.schema()
+        assert (state.applied, state.pending, state.changed) == ([1], [], [])
+    else:
+        written = (FOLDER / "first_version.postgres.sql").read_text(encoding="utf-8")
+        assert written.startswith(checksum_line(database.url))
 
 
 @pytest.mark.requirement("SM-19")
