@@ -54,8 +54,8 @@ class Peer:
 
     @property
     def environment(self) -> str:
-        """The folder of its environment, which tenure's two rows share."""
-        return self.name.removesuffix("-sqlite")
+        """The folder of its environment, which the rows of one library share."""
+        return self.name.partition("-")[0]
 
     def jobs(self, workload: str, wanted: int) -> int:
         """The number of jobs of a cell, of at most `wanted`."""
@@ -83,6 +83,7 @@ PEERS = (
     Peer("dbos", "DBOS", "postgres", ("dbos", WATCHED), 500, 1_000),
     TENURE_SQLITE,
     Peer("huey", "Huey on SQLite", "sqlite", ("huey",), drain_max=4_000),
+    Peer("huey-unsynced", "Huey on SQLite without fsync", "sqlite", ("huey",), drain_max=4_000),
     Peer("celery", "Celery on Redis", "redis", ("celery[redis]",), drain_max=4_000),
     Peer("dramatiq", "Dramatiq on Redis", "redis", ("dramatiq[redis]",), drain_max=10_000),
 )

@@ -16,8 +16,8 @@ from benchmarks.peers.drivers.sqlite import Books, ledger
 BOOKS = Books(left="select count(*) from task")
 
 
-def declared(url: str) -> tuple[SqliteHuey, Any]:
-    huey = SqliteHuey(filename=url.removeprefix("sqlite:///"), timeout=30)
+def declared(url: str, *, fsync: bool | None = None) -> tuple[SqliteHuey, Any]:
+    huey = SqliteHuey(filename=url.removeprefix("sqlite:///"), timeout=30, fsync=fsync)
 
     @huey.task(name="nothing")
     def nothing(sent_ns: int) -> None:
@@ -44,13 +44,15 @@ class Huey(Driver):
     )
     bulk_batch = None
     starts_processes = True
+    fsync: bool | None = None
+    """None leaves SQLite's own default."""
 
     async def prepare(self, url: str) -> None:
-        declared(url)
+        declared(url, fsync=self.fsync)
 
     @asynccontextmanager
     async def sender(self, url: str) -> AsyncIterator[Sender]:
-        huey, nothing = declared(url)
+        huey, nothing = declared(url, fsync=self.fsync)
         yield HueySender(nothing)
         huey.storage.close()
 
@@ -58,7 +60,7 @@ class Huey(Driver):
         return ledger(url, BOOKS)
 
     def work(self, url: str, *, processes: int) -> None:
-        huey, _ = declared(url)
+        huey, _ = declared(url, fsync=self.fsync)
         kind = "thread" if processes == 1 else "process"
         huey.create_consumer(workers=processes, worker_type=kind, initial_delay=0.01, max_delay=0.05).run()
 
