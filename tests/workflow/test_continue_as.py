@@ -117,9 +117,9 @@ async def test_unread_signals_go_along_in_order_and_none_is_lost_or_doubled(
             assert await handle.result(timeout_seconds=60) == ["second", "third", "fourth"]
         assert prepared == 2
         last_id = str((await chain_of(app, handle.id))[-1].id)
-        with pytest.raises(tenure.TenureError, match=f"went on as run {last_id}"):
+        with pytest.raises(tenure.TenureError, match=f"continued as run {last_id}"):
             await handle.signal("word", "late")
-        with pytest.raises(tenure.TenureError, match=f"went on as run {last_id}"):
+        with pytest.raises(tenure.TenureError, match=f"continued as run {last_id}"):
             await handle.cancel()
 
 

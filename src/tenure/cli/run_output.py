@@ -53,8 +53,8 @@ VERSION_HEADINGS = (
 PATCH_HEADINGS = (
     Column("kind", cut_to=20),
     Column("patch", cut_to=30),
-    Column("new way", is_number=True),
-    Column("old way", is_number=True),
+    Column("new code", is_number=True),
+    Column("old code", is_number=True),
     Column("undecided", is_number=True),
     Column("removable"),
 )

@@ -229,8 +229,8 @@ class JobAdmin:
         return provenance(job, events, steps, continued_by=later)
 
 
-def _require_last(job: Job, asked: str) -> None:
-    """Raise IllegalTransition, with the id of the next run, for a run that went on as another one."""
+def _require_last(job: Job, operation: str) -> None:
+    """Raise IllegalTransition, with the id of the next run, for a run that continued as another one."""
     successor_id = continued_as(job)
     if successor_id is not None:
-        raise refused(job, asked, f"it went on as run {successor_id}; use that one")
+        raise refused(job, operation, f"it continued as run {successor_id}; use that one")

@@ -34,10 +34,10 @@ class SpendMeter:
 
     def __init__(self, attempt: RunningAttempt, root_id: UUID | None = None, budget: Budget | None = None) -> None:
         self._attempt, self.root_id, self.budget = attempt, root_id or attempt.job.id, budget
-        self._held: dict[str, Mapping[str, int]] = {}
-        """What the calls in progress may have reserved, by key."""
+        self._reserved_by_call: dict[str, Mapping[str, int]] = {}
+        """The amounts that the calls in progress may have reserved, by key."""
         self.is_open = False
-        """Whether this attempt has asked the budget, so that its rows exist."""
+        """Whether this attempt has reserved before, so that the rows of the budget exist."""
         self._limits = {} if budget is None else budget.limits
         self._clock = attempt.services.seams.clock
         self._charged_until_seconds = self._clock.monotonic_seconds()
@@ -72,11 +72,11 @@ class SpendMeter:
         amounts = sum_amounts(spend_max, call.spend, {STEPS: SCALE} if STEPS in self._limits else {})
         pause_seconds = POLL_SECONDS
         while True:
-            self._held[call.place.key] = amounts
-            outcome = await self._ask(self.budget, call.place.key, amounts)
+            self._reserved_by_call[call.place.key] = amounts
+            outcome = await self._reserve(self.budget, call.place.key, amounts)
             if not isinstance(outcome, NotReserved):
                 return None
-            del self._held[call.place.key]
+            del self._reserved_by_call[call.place.key]
             if not outcome.exceeded.may_fit_later:
                 return outcome.exceeded.reason
             await self._clock.sleep(pause_seconds)
@@ -86,7 +86,7 @@ class SpendMeter:
         """Why a run that returns is halted instead: a limit was passed."""
         if self.budget is None:
             return None
-        outcome = await self._ask(self.budget, key, {})
+        outcome = await self._reserve(self.budget, key, {})
         return None if not isinstance(outcome, NotReserved) else outcome.exceeded.reason
 
     async def left(self) -> dict[str, float]:
@@ -111,11 +111,11 @@ class SpendMeter:
 
     def settled(self, key: str) -> None:
         """The record of this call was saved, with its charge."""
-        self._held.pop(key, None)
+        self._reserved_by_call.pop(key, None)
 
-    def held(self, key: str) -> Mapping[str, int]:
-        """What the call of this key may have reserved."""
-        return self._held.get(key, {})
+    def reserved_for(self, key: str) -> Mapping[str, int]:
+        """The amounts that the call of this key may have reserved."""
+        return self._reserved_by_call.get(key, {})
 
     def _active(self) -> dict[str, int]:
         """The time since the last charge, where it is limited."""
@@ -126,7 +126,7 @@ class SpendMeter:
         self._charged_until_seconds = now
         return {ACTIVE_SECONDS: passed}
 
-    async def _ask(self, budget: Budget, key: str, amounts: Mapping[str, int]) -> Reserved | NotReserved:
+    async def _reserve(self, budget: Budget, key: str, amounts: Mapping[str, int]) -> Reserved | NotReserved:
         attempt = self._attempt
         backoff = ReconnectBackoff(attempt.services.seams)
         request = Reserve(
@@ -160,14 +160,16 @@ async def charge_cancelled(
     It is charged what it has reported, and at least what it had reserved, since it may have been paid. A call that has
     not begun is charged nothing. The record ends the reservation, for which later calls would wait otherwise.
     """
-    held = engine.meter.held(call.place.key)
+    reserved = engine.meter.reserved_for(call.place.key)
     spent = sum_amounts(call.spend, reported) if has_begun else {}
-    if engine.has_ended or not (held or spent):
+    if engine.has_ended or not (reserved or spent):
         return
     number = next(n for n in count() if engine.steps.peek(cancelled_key(call, n)) is None)
     place = Place(cancelled_key(call, number), call.place.branch, call.place.ordinal)
     step = PlacedCall(place, StepKind.DECISION, call.name).step(result="null")
-    amounts = {unit: max(held.get(unit, 0), spent.get(unit, 0)) for unit in {**held, **spent}} if has_begun else {}
+    amounts = (
+        {unit: max(reserved.get(unit, 0), spent.get(unit, 0)) for unit in {**reserved, **spent}} if has_begun else {}
+    )
     await engine.save(*engine.meter.charged(step, call.place.key, amounts, executed=False))
 
 

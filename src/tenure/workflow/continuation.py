@@ -35,7 +35,7 @@ async def continue_run(engine: WorkflowEngine, children: ChildJobs, prepared: Pr
         raise InvalidInput("continue_as", "comes too late: the run has committed its result")
     origin = ContinuedFrom(job.id, engine.meter.root_id, tuple(await children.carried_on()))
     continuation = RunContinuation(engine, prepared.enqueue, origin)
-    await engine.hand_over(continuation, continued_result(continuation.successor_id))
+    await engine.end_with(continuation, continued_result(continuation.successor_id))
 
 
 class RunContinuation:

@@ -308,8 +308,8 @@ class WorkflowEngine:
         await self._require_executing()
         if len(self.steps) >= STEPS_MAX:
             raise PermanentError(
-                f"run {self.job.id} has recorded {STEPS_MAX} steps, the most that a run may have; go on as a new run "
-                f"before that, with run.continue_as"
+                f"run {self.job.id} has recorded {STEPS_MAX} steps, the most that a run may have; continue as a new "
+                f"run before that, with run.continue_as"
             )
         step = msgspec.structs.replace(step, code_version=self.services.code_version)
         try:
@@ -389,7 +389,7 @@ class WorkflowEngine:
             self.partial_result = lambda: result
             await self.halt(reason)
 
-    async def hand_over(self, continuation: Continuation, result: str) -> NoReturn:
+    async def end_with(self, continuation: Continuation, result: str) -> NoReturn:
         """End the run with this result, and write the continuation in the transaction that completes it."""
         await self._require_executing()
         if self.job.cancel_requested:
