@@ -13,8 +13,6 @@ from tenure.cli.database import run
 from tenure.cli.logging_setup import LEVELS, configure_logging
 from tenure.cli.output import counted, print_line
 from tenure.cli.stop_signals import StopSignals
-from tenure.cli.worker import ABORT_SECONDS_MAX, STOP_MARGIN_SECONDS, reduce_garbage_collection
-from tenure.outbox.processor_options import ProcessorOptions
 from tenure.seams import SYSTEM
 
 if TYPE_CHECKING:
@@ -41,6 +39,8 @@ def run_processor(*, app_name: str, once: bool, log_level: str, as_json: bool) -
     The first SIGTERM or SIGINT stops it: deliveries under way end. A later one aborts: what was not recorded is
     delivered again.
     """
+    from tenure.cli.worker import reduce_garbage_collection
+
     configure_logging(log_level, as_json=as_json)
     app = load_app(app_name)
     reduce_garbage_collection()
@@ -48,6 +48,9 @@ def run_processor(*, app_name: str, once: bool, log_level: str, as_json: bool) -
 
 
 async def _deliver(app: App, *, once: bool) -> int:
+    from tenure.cli.worker import ABORT_SECONDS_MAX, STOP_MARGIN_SECONDS
+    from tenure.outbox.processor_options import ProcessorOptions
+
     options = app.outbox_options or ProcessorOptions()
     signals = StopSignals(
         stop_seconds_max=options.delivery_seconds_max + STOP_MARGIN_SECONDS,
