@@ -158,7 +158,7 @@ def again(live: RecordedRun, op: str, *answers: Ok | Failed | Unknown | None) ->
 
 
 REFUSED, REUSED, LOST = Failed("", 0, "NotYet"), Failed("", 0, "RequestIdReused"), Unknown("", 0)
-DONE = Ok("", 0, rev=5)
+DONE, BUSY = Ok("", 0, rev=5), Failed("", 0, "Busy")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,7 @@ DONE = Ok("", 0, rev=5)
         ([DONE, REUSED], set()),
         ([REUSED], set()),
         ([DONE, DONE], set()),
+        ([DONE, BUSY, DONE], set()),
         ([REFUSED, REFUSED], {Code.REFUSED_WRITTEN}),
         ([DONE, LOST, REFUSED], {Code.REFUSED_AFTER_OK}),
         ([LOST, DONE, REFUSED], {Code.REFUSED_AFTER_OK}),

@@ -18,6 +18,8 @@ from tenure.testing.history.records import Effect, Failed, Ok, RecordedRequest
 _REUSED = "RequestIdReused"
 _OF_ANOTHER_BODY = frozenset({_REUSED, "InvalidInput", "UnknownKind", "PayloadRefused"})
 """Refusals of a request that only shares its id with the applied one."""
+_MAY_FOLLOW_OK = _OF_ANOTHER_BODY | {"Busy"}
+"""The row of a job may be locked when an applied request is repeated: it is to be sent again."""
 
 RequestKey = tuple[str, str, UUID | None]
 """Repetitions of one request: enqueues and claims by their id, all others by id and job."""
@@ -230,7 +232,7 @@ def _refused_after_ok(
         if isinstance(answer, Ok) and one.answer_place is not None:
             done[process] = min(one.answer_place, done.get(process, one.answer_place))
         came_later = done.get(process, one.invoked_place) < one.invoked_place
-        if came_later and isinstance(answer, Failed) and answer.refusal not in _OF_ANOTHER_BODY:
+        if came_later and isinstance(answer, Failed) and answer.refusal not in _MAY_FOLLOW_OK:
             message = f"request {request_id!r} was applied, and then refused ({answer.refusal})"
             yield HistoryProblem(Code.REFUSED_AFTER_OK, message, job_id or one.invoked.job_id)
 
