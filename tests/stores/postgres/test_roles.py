@@ -17,6 +17,7 @@ from psycopg import sql
 
 import tenure
 from tenure.errors import InvalidInput, PrivilegeMissing
+from tenure.outbox.sinks import Delivery
 from tenure.stores.postgres.grants import KINDS, grants_sql
 from tenure.stores.postgres.store import PostgresStore
 from tenure.testing.contract.outbox import claim, endpoint, post, settlement
@@ -249,6 +250,23 @@ def test_the_name_of_a_role_is_quoted_or_refused() -> None:
                 grants_sql(kind, name)
     assert command("migrate", "grants", "worker", "a b").code == 2
     assert command("migrate", "grants", "king", "ada").code == 2
+
+
+@pytest.mark.requirement("WC-07")
+async def test_a_program_with_the_role_of_the_processor_registers_its_endpoints_and_delivers(
+    login: Login, drive: Driver
+) -> None:
+    app, received = tenure.App(login("outbox")), list[str]()
+
+    @app.endpoint("crm", topics=["paid"])
+    async def receive(delivery: Delivery) -> None:
+        received.append(delivery.topic)
+
+    role: Any = app.outbox_role()
+    async with app, role(await app.store(), "p") as processor:
+        await post(drive, ("paid", "ada"), ("other", "ada"))
+        await processor.drain()
+    assert received == ["paid"]
 
 
 @pytest.mark.requirement("WC-07")
