@@ -161,6 +161,7 @@ class RemoteStore:
         self._connection = Connection(cluster, node, chance)
         self._store = cluster.store
         self._single_enqueues = GroupCommit(self._enqueue, cluster.app.seams, name="simulated-enqueues")
+        self._single_signals = GroupCommit(self._signal, cluster.app.seams, name="simulated-signals")
         self.schedules = RemoteSchedules(cluster, self._connection)
 
     async def open(self) -> None: ...
@@ -195,11 +196,18 @@ class RemoteStore:
 
     async def apply(self, requests: Sequence[Request]) -> list[Outcome]:
         what = "apply " + ",".join(operation.type for request in requests for operation in request.operations)
-        outcomes = await self._apply(what, requests)
+        if len(requests) == 1 and requests[0].is_signal:
+            outcomes = [await self._single_signals.submit(requests[0])]
+        else:
+            outcomes = await self._apply(what, requests)
         self._cluster.answered(outcomes)
         # The process may die, and each of the two requests may be lost, before the parents are woken.
         await wake_parents(requests, outcomes, wakeable=self._wakeable, apply=partial(self._apply, "apply wake"))
         return outcomes
+
+    async def _signal(self, requests: Sequence[Request]) -> list[Outcome]:
+        self._cluster.seen["signals written together"] += len(requests) > 1
+        return await self._apply("apply signal", requests)
 
     async def _apply(self, what: str, requests: Sequence[Request]) -> list[Outcome]:
         outcomes = await self._connection.call(

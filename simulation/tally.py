@@ -15,6 +15,7 @@ SOMETIMES = (
     "paused past a lease",
     "enqueue repeated",
     "enqueues written together",
+    "signals written together",
     "reconciled",
     "request answered from the log",
     "lease lost",

@@ -35,7 +35,9 @@ RUNS = 2
 LEASE_SECONDS = 6.0
 BACKOFF = Backoff(base_seconds=0.5, factor=2.0, max_seconds=5.0)
 CLIENT = Actor(Role.CLIENT, "workflows")
-CANCELLED_SHARE, FAILING_SHARE, FRAGILE_SHARE, LATE_SHARE = 0.15, 0.2, 0.3, 0.5
+CANCELLED_SHARE, FAILING_SHARE, FRAGILE_SHARE, LATE_SHARE, UNREAD_SHARE = 0.15, 0.2, 0.3, 0.5, 0.3
+UNREAD = 3
+"""How many signals that it never reads a run is sent at the same time."""
 KINDS = ("journey", "fragile_journey")
 DEADLINE_SHARE, DEADLINE_SECONDS_MAX = 4, 30
 """One run in so many has a deadline, of 1 to so many seconds."""
@@ -173,6 +175,10 @@ class SimulatedWorkflows:
                 sent.insert(self._chance.whole(0, len(sent)), Signal("late"))
             if self._chance.happens(CANCELLED_SHARE):
                 sent.insert(self._chance.whole(0, len(sent)), RequestCancel("the client asked"))
+            if self._chance.happens(UNREAD_SHARE):
+                sending = [self._send(store, job_id, Signal("unread")) for _ in range(UNREAD)]
+                for task in [self._app.seams.spawn.task(one, name="unread signal") for one in sending]:
+                    await task
             for operation in sent:
                 await self._sleep(self._chance.between(0.0, 4.0))
                 await self._send(store, job_id, operation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.model.rows import claimable
 from tenure.lifecycle import deadlines, evolve, steps
 from tenure.lifecycle.records import Job
+from tenure.stores.group_commit import GroupCommit
 from tenure.workers.execution import runner
 from tenure.workers.leases import Lease
 from tenure.workflow.children import ChildJobs
@@ -107,6 +108,10 @@ def later_read_counts(edits: Edits) -> None:
     edits.python(RunWaits._suspension, "min(seen_rev, self._seen_rev)", "max(seen_rev, self._seen_rev)")
 
 
+def one_outcome_for_all_signals(edits: Edits) -> None:
+    edits.python(GroupCommit._write_group, "zip(group, answers, strict=True)", "zip(group, [answers[0]] * len(group))")
+
+
 def timeout_ends_any_run(edits: Edits) -> None:
     edits.python(runner._after_timeout, "if may_undo and", "if False and")
 
@@ -125,6 +130,13 @@ MUTANTS: tuple[Mutant, ...] = (
         Unit(SEEN),
         r"found\.seen_rev",
         later_read_counts,
+    ),
+    Mutant(
+        "one outcome for all signals",
+        "of several signals that are written together each gets the outcome of the first",
+        Kit("test_signals_at_the_same_time_each_have_their_own_outcome", store="sqlite"),
+        r"assert",
+        one_outcome_for_all_signals,
     ),
     Mutant(
         "a timeout ends a run whose steps were not read",

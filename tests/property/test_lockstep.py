@@ -370,6 +370,21 @@ class Lockstep(RuleBasedStateMachine):
         self.asked += requests
         self._ask(lambda store: store.apply(requests))
 
+    @rule(numbers=st.lists(st.integers(0, 30), min_size=2, max_size=6))
+    def signal_at_once(self, numbers: list[int]) -> None:
+        """Concurrent signals share a write."""
+        requests = [
+            Request(
+                job=self.jobs[number % len(self.jobs)] if self.jobs else UNKNOWN_ID,
+                operations=(Signal("go", str(number)),),
+                actor=OPERATOR,
+                request_id=f"request-{self._next()}",
+            )
+            for number in numbers
+        ]
+        self.asked += requests
+        self._ask(lambda store: signalled_at_once(store, requests))
+
     def _request(self, wish: Wish) -> Request:
         if wish.repeat is not None and wish.repeat < len(self.asked):
             before = self.asked[wish.repeat]
@@ -548,6 +563,11 @@ async def enqueued(store: Store | Transaction, requests: list[EnqueueRequest]) -
 async def enqueued_at_once(store: Store, requests: list[EnqueueRequest]) -> list[Any]:
     """The results of single enqueues that are sent at the same time."""
     return await asyncio.gather(*(answered(store.enqueue([request])) for request in requests))
+
+
+async def signalled_at_once(store: Store, requests: list[Request]) -> list[Any]:
+    """The outcomes of signals that are sent at the same time."""
+    return await asyncio.gather(*(answered(store.apply([request])) for request in requests))
 
 
 async def answered(asked: Coroutine[Any, Any, Any]) -> Any:

@@ -137,6 +137,7 @@ class BaseStore(ABC):
         self._clock = seams.clock
         self._quarantine = Quarantine(seams.clock)
         self._single_enqueues = GroupCommit(self._enqueue_all, seams, name="tenure-enqueues")
+        self._single_signals = GroupCommit(self._apply, seams, name="tenure-signals")
         self._limited_queues: frozenset[str] = frozenset()
         self._later = LaterWakeups(notifier.send_here)
 
@@ -267,7 +268,10 @@ class BaseStore(ABC):
         for request in requests:
             validate_request(request)
         require_no_open_block(self)
-        outcomes = await self._apply(requests)
+        if len(requests) == 1 and requests[0].is_signal:
+            outcomes = [await self._single_signals.submit(requests[0])]
+        else:
+            outcomes = await self._apply(requests)
         if any(map(client_waits, requests, outcomes)):
             outcomes = await wait_for_locked_rows(requests, outcomes, apply=self._apply, clock=self._clock)
         names = wakeups_of(outcomes)

@@ -167,6 +167,11 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.job.rev if isinstance(self.job, Job) else self.expected_rev
 
     @property
+    def is_signal(self) -> bool:
+        """Whether it sends one signal and does nothing else."""
+        return len(self.operations) == 1 and isinstance(self.operations[0], Signal)
+
+    @property
     def signal_count(self) -> int:
         """How many signals it sends. One that sends any is decided on the number that the job was sent before."""
         return sum(isinstance(operation, Signal) for operation in self.operations)

@@ -46,7 +46,7 @@ def _parameters(request: Request) -> dict[str, Any] | None:
     that has the job's id for its request id, which is that of the enqueue."""
     operation = request.operations[0]
     is_plain = request.rev is None and request.actor.role is Role.CLIENT and request.request_id != str(request.job_id)
-    if not (is_plain and len(request.operations) == 1 and isinstance(operation, Signal)):
+    if not (is_plain and request.is_signal and isinstance(operation, Signal)):
         return None
     fields = operation.event_fields()
     return {

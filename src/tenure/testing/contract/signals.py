@@ -56,6 +56,26 @@ class SignalContract:
         assert len(await drive.store.signals(job.id)) == 3
 
     @pytest.mark.requirement("WF-11")
+    async def test_signals_at_the_same_time_each_have_their_own_outcome(self, drive: Driver) -> None:
+        jobs = [await drive.add() for _ in range(5)]
+        over = await drive.apply((await drive.add()).id, Cancel(), actor=CLIENT)
+        requests = [drive.request(job.id, Signal("go", str(turn)), actor=CLIENT) for turn in range(4) for job in jobs]
+        refused = drive.request(over.id, GO, actor=CLIENT)
+        sent = [*requests[:7], refused, requests[0], *requests[7:]]
+        async with asyncio.TaskGroup() as group:  # noqa: TID251 - a test of races needs tasks of its own
+            tasks = [group.create_task(drive.try_apply(request)) for request in sent]
+        outcomes = [task.result() for task in tasks]
+        assert errors_of(outcomes[7:8]) == [IllegalTransition]
+        assert isinstance(outcomes[8], Repeated)
+        assert all(isinstance(outcome, Applied) for outcome in outcomes[:7] + outcomes[9:])
+        assert [outcome.job.id for outcome in outcomes if isinstance(outcome, Applied)] == [
+            one.job_id for one in requests
+        ]
+        for job in jobs:
+            # Those of one caller are stored in the order in which they were sent.
+            assert await payloads(drive, job) == ["0", "1", "2", "3"]
+
+    @pytest.mark.requirement("WF-11")
     async def test_the_limit_holds_within_one_batch_and_one_request(self, drive: Driver) -> None:
         job, other = await drive.add(policy={"signals_max": 2}), await drive.add(policy={"signals_max": 1})
         assert isinstance(await drive.refuse(job.id, GO, GO, GO, actor=CLIENT), TooManySignals)
