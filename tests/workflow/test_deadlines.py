@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("WF-15")
 
-SOON = 1.0
+SOON = 3.0
 """Seconds to a deadline that a test waits for."""
 LATER = 3_600.0
 
