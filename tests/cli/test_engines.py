@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import re
+import shlex
 import signal
 from pathlib import Path
 
-import tenure
-from tenure.engines.client import Engine, EngineJob
 from tests.support.command import tenure as command
-from tests.support.running_command import started, until
+from tests.support.databases import Database
+from tests.support.pages import blocks, shell
+from tests.support.running_command import started
+from tests.support.server_process import free_port, wait_until
+from tools.generated import ROOT
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "engines.md"
 
-
-async def test_the_gateway_of_the_guide_serves_an_engine_and_stops_by_a_signal(tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "jobs.py").write_text(program)
-    made = json.loads(command("engines", "token", "render-1", "--json").out)
-    (tmp_path / "engines.tokens").write_text(f"# engines\n{made['line']}\n")
-    assert made["token"] not in made["line"]
-    with started(
-        "engines", "serve", "jobs:app", "--tokens", "engines.tokens", "--port", "0", folder=tmp_path
-    ) as serving:
-
-        async def address() -> re.Match[str] | None:
-            return re.search(r"at http(://127\.0\.0\.1:\d+/engine)", serving.log)
-
-        url = f"ws{(await until(address))[1]}"  # type: ignore[index]
-        engine = Engine(url, token=made["token"], engine_id="e1")
-
-        @engine.handles("render")
-        async def render(job: EngineJob) -> str:
-            return f"{job.payload['scene']}.png"
-
-        running = asyncio.create_task(engine.run())
-        enqueue = command("jobs", "enqueue", "render", '{"scene":"intro"}', "--app", "jobs:app", "--json", cwd=tmp_path)
-        assert enqueue.code == 0, enqueue.err
-        async with tenure.App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
-            job = await app.get(json.loads(enqueue.out)["job"]["id"])
-            assert await job.result(timeout_seconds=30) == "intro.png"
-        engine.stop()
-        await asyncio.wait_for(running, 30)
-        serving.signal(signal.SIGTERM)
-        assert serving.ended() == 0, serving.log
+def test_the_commands_of_the_guide_serve_an_engine_that_runs_a_job(tmp_path: Path) -> None:
+    """On a free port instead of 8080, and with the token that was made in place of the one that the guide shows."""
+    (tmp_path / "jobs.py").write_text(blocks("engines.md")[0])
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    gateway, others = (block.splitlines() for block in blocks("engines.md", ""))
+    install, make_token, append, serve = gateway
+    run_engine, enqueue = others
+    assert install == "pip install 'tenure[server]'"
+    token, line = (one.split(": ")[1].strip() for one in shell(make_token, folder=tmp_path).splitlines())
+    assert token not in line
+    shell(append.replace("render-1 7960c436…", line), folder=tmp_path)
+    port = str(free_port())
+    environment, python, *engine = shlex.split(run_engine.replace("8080", port))
+    assert (environment, python) == ("TENURE_TOKEN=tnr_…", "python")
+    with (
+        started(*shlex.split(serve)[1:], "--port", port, folder=tmp_path) as serving,
+        started(*engine, folder=tmp_path, env={"TENURE_TOKEN": token}, program=()) as running,
+    ):
+        shell(enqueue, folder=tmp_path)
+        database = Database(f"sqlite:///{tmp_path / 'jobs.db'}")
+        ended = [("succeeded", '"intro.png"')]
+        assert wait_until(lambda: database.rows("select status, result from {jobs}") == ended, seconds=30), serving.log
+        for program in (running, serving):
+            program.signal(signal.SIGTERM)
+            assert program.ended() == 0, program.log
     # The lines of the HTTP server are not among them.
     assert "uvicorn" not in serving.log
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import sqlite3
 import subprocess
@@ -15,18 +14,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from standardwebhooks import Webhook
 
 from tenure.outbox.addresses import AddressGuard
 from tenure.outbox.cloud_events import cloud_event
 from tenure.outbox.sinks import Delivered, Delivery, Undelivered
 from tenure.outbox.webhook import WebhookSink
 from tests.outbox.test_webhook import DELIVERY
+from tests.support.pages import blocks, shell
 from tests.support.server_process import wait_until
-from tests.support.webhook_receiver import LOOPBACK
+from tests.support.webhook_receiver import LOOPBACK, running_receiver
 from tools.generated import ROOT
 
-PAGE = (ROOT / "docs" / "guides" / "webhooks.md").read_text(encoding="utf-8")
-SEND, RECEIVE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+SEND, RECEIVE = blocks("webhooks.md")
 OLD, NEW = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_bmV3IGtleSBmb3IgdGVzdHMsIDMyIGJ5dGVzIGxvbmc="
 PAYMENT = msgspec.structs.replace(DELIVERY, body='{"account":"ada","cents":1200}')
 
@@ -102,6 +102,23 @@ def test_the_sender_of_the_guide_delivers_to_the_example(tmp_path: Path) -> None
     assert balance(tmp_path) == 1200
 
 
+async def test_the_webhook_of_the_guide_is_created_and_tried(tmp_path: Path) -> None:
+    """With a key as the guide makes one, and a receiver on this machine."""
+    [add_and_test], [make_key] = blocks("webhooks.md", ""), blocks("webhooks.md", "bash")
+    async with running_receiver() as receiver:
+        add_and_test = add_and_test.replace("https://example.org/webhooks", receiver.url)
+        written = f"{make_key}tenure migrate\n{add_and_test}echo $BILLING_KEY"
+        place, networks = "sqlite:///jobs.db", "127.0.0.0/8"
+        printed = await asyncio.to_thread(
+            shell, written, folder=tmp_path, TENURE_DATABASE=place, TENURE_WEBHOOK_NETWORKS=networks
+        )
+    *_, accepted, key = printed.splitlines()
+    assert accepted == "webhook 'billing' accepted a test message with status 204"
+    [received] = receiver.received
+    event = Webhook(key).verify(received.body, received.headers)
+    assert event["type"] == "tenure.test"
+
+
 def test_the_receiver_of_the_guide_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RECEIVE], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
@@ -110,7 +127,7 @@ def test_the_receiver_of_the_guide_runs(tmp_path: Path) -> None:
 
 
 def test_the_event_that_the_guide_shows_is_the_one_that_is_sent() -> None:
-    [shown] = re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [shown] = blocks("webhooks.md", "json")
     event = msgspec.json.decode(shown)
     assert (event["type"], event["subject"], event["sequence"]) == ("payment.booked", "ada", "7")
     assert set(event) < set(msgspec.json.decode(cloud_event(PAYMENT)))

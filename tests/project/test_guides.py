@@ -1,18 +1,14 @@
-"""Every block of code in README, tutorial and guides is executed by a test, and every command in them exists."""
+"""The blocks of Python of some guides are executed, and every command in README, tutorial and guides exists."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
 import shlex
 import signal
-import socket
 import urllib.error
 import urllib.request
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,40 +33,11 @@ from tenure.testing.driver import Driver
 from tenure.testing.golden import check_golden
 from tests.contrib.django_project import DjangoProject
 from tests.project.test_readme import run
-from tests.support.command import tenure as run_tenure
 from tests.support.databases import Database
+from tests.support.pages import BLOCK, PAGES, blocks
 from tests.support.running_command import started
-from tests.support.server_process import wait_until
+from tests.support.server_process import free_port, wait_until
 from tools.generated import DOCS, ROOT
-
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
-EXECUTED_BY = {
-    "README.md": "tests/project/test_readme.py",
-    "tutorial.md": "tests/project/test_readme.py",
-    "enqueuing.md": "tests/project/test_readme.py",
-    "engines.md": "tests/cli/test_engines.py",
-    "errors.md": "tests/project/test_readme.py",
-    "export.md": "tests/cli/test_export.py",
-    "jobs.md": "tests/project/test_readme.py",
-    "observability.md": "tests/observe/test_page.py",
-    "plans.md": "tests/project/test_readme.py",
-    "queues.md": "tests/project/test_readme.py",
-    "schedules.md": "tests/client/test_schedules.py",
-    "transactions.md": "tests/stores/user_connections/enqueue/test_docs.py",
-    "webhooks.md": "tests/inbox/test_page.py",
-    "workflows.md": "tests/project/test_readme.py",
-    **dict.fromkeys(
-        ("django.md", "fastapi.md", "golden.md", "operations.md", "outbox.md", "sqlalchemy.md", "testing.md"),
-        "tests/project/test_guides.py",
-    ),
-}
-"""The test of each page with Python code."""
-
-
-def blocks(page: str, language: str = "python") -> list[str]:
-    text = (DOCS / "guides" / page).read_text(encoding="utf-8")
-    return [code for of, code in BLOCK.findall(text) if of == language]
 
 
 def execute(code: str, **names: Any) -> dict[str, Any]:
@@ -78,14 +45,7 @@ def execute(code: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-def test_every_page_with_code_has_a_test_that_executes_it() -> None:
-    with_code = {page.name for page in PAGES if "```python\n" in page.read_text(encoding="utf-8")}
-    assert set(EXECUTED_BY) == with_code
-    for page, test in EXECUTED_BY.items():
-        assert page.removesuffix(".md") in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not read {page}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 def test_every_command_on_the_page_exists_with_its_options(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         words = shlex.split(line, comments=True)[1:]
@@ -122,29 +82,37 @@ def test_the_check_of_commands_notices_what_does_not_exist() -> None:
     assert unknown_in(["jobs", "ls", "--odlest"]) == "there is no option --odlest"
 
 
-@pytest.mark.parametrize(("page", "count"), [("queues.md", 6), ("webhooks.md", 1)])
-def test_the_commands_of_the_page_can_be_called(page: str, count: int, tmp_path: Path) -> None:
-    """In their order. `outbox test` is left out: it sends a message to example.org."""
-    environment = {
-        "TENURE_DATABASE": f"sqlite:///{tmp_path / 'jobs.db'}",
-        "BILLING_KEY": f"whsec_{b64encode(bytes(32)).decode()}",
-    }
-    assert run_tenure("migrate", env=environment).code == 0
-    text = (DOCS / "guides" / page).read_text(encoding="utf-8")
-    called = [words for line in commands(text) if "test" not in (words := shlex.split(line, comments=True)[1:])]
-    assert len(called) == count
-    for words in called:
-        answer = run_tenure(*words, env=environment)
-        assert answer.code == 0, (words, answer)
+async def test_the_calls_of_the_guide_to_workflows_fork_a_run() -> None:
+    calls = blocks("workflows.md", "")[0].splitlines()
+    app, works, cost = tenure.App("sqlite:///never.db"), False, 0
 
+    def search() -> list[str]:
+        return ["b"]
 
-def test_the_calls_that_fork_a_run_have_the_arguments_of_the_method() -> None:
-    [calls] = [code for language, code in BLOCK.findall((DOCS / "guides" / "workflows.md").read_text()) if not language]
-    parsed = [found for found in ast.walk(ast.parse(calls)) if isinstance(found, ast.Call)]
-    forks = [call for call in parsed if ast.unparse(call.func) == "app.fork"]
-    assert len(forks) == len(calls.splitlines())
-    for call in forks:
-        inspect.signature(tenure.App.fork).bind("app", *call.args, **{str(one.arg): one.value for one in call.keywords})
+    def summarise(pages: list[str]) -> str:
+        if not works:
+            raise tenure.PermanentError("no summary")
+        tenure.current_step().spend(cost=cost)
+        return f"a summary of {pages[0]}"
+
+    @app.workflow(budget=tenure.Budget(cost=1), on_exhausted="fail")
+    async def research(run: tenure.Run) -> str:
+        return await run.step(summarise, await run.step(search))
+
+    ends = []
+    async with app.testing() as harness:
+        for call in calls:
+            works, cost = ("budget" in call), 2 * ("budget" in call)
+            handle = await research.enqueue()
+            await harness.drain()
+            assert (await handle.refresh()).status == ("halted" if works else "failed")
+            works = True
+            names: dict[str, Any] = {"app": app, "tenure": tenure, "run_id": handle.id}
+            await execute_async(call, names)
+            await harness.drain()
+            assert (await names["fork"].refresh()).origin.redrive_of == handle.id
+            ends.append(await names["fork"].result())
+    assert ends == ["a summary of b", "a summary of b", "a summary of a", "a summary of b"]
 
 
 def words_of(page: str) -> set[str]:
@@ -285,23 +253,6 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
 # FastAPI
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-SERVE = """
-import sys
-
-import uvicorn
-from shop import web
-
-uvicorn.run(web, port=int(sys.argv[1]), log_level="warning")
-"""
-
-
 def answer(port: int, path: str, key: str | None = None) -> tuple[int, Any]:
     """The status and the JSON of a GET, or of a POST with this Idempotency-Key."""
     headers = {} if key is None else {"Idempotency-Key": key}
@@ -324,11 +275,12 @@ def is_up(port: int) -> bool:
 
 
 @pytest.mark.parametrize("in_process", [False, True], ids=["worker beside it", "worker in the process"])
-def test_the_web_application_of_the_guide_enqueues_and_shows_jobs(tmp_path: Path, port: int, in_process: bool) -> None:
+def test_the_web_application_of_the_guide_enqueues_and_shows_jobs(tmp_path: Path, in_process: bool) -> None:
     web, worker_inside = blocks("fastapi.md")
     (tmp_path / "shop.py").write_text(web + worker_inside if in_process else web)
-    (tmp_path / "serve.py").write_text(SERVE)
-    with started("serve.py", str(port), folder=tmp_path, program=()) as server:
+    serve, work = (line.split() for line in blocks("fastapi.md", "sh")[0].splitlines())
+    port = free_port()
+    with started(*serve, "--port", str(port), folder=tmp_path, program=("-m",)) as server:
         assert wait_until(lambda: is_up(port), seconds=30), server.log
         code, first = answer(port, "/orders/A7/charge?cents=1200", key="k1")
         assert (code, first["created"]) == (202, True)
@@ -342,10 +294,12 @@ def test_the_web_application_of_the_guide_enqueues_and_shows_jobs(tmp_path: Path
         if in_process:
             assert wait_until(ended, seconds=30), server.log
         else:
-            with started("worker", "shop:app", folder=tmp_path) as worker:
+            with started(*work, folder=tmp_path, program=("-m",)) as worker:
                 assert wait_until(ended, seconds=30), worker.log
+                worker.signal(signal.SIGTERM)
+                assert worker.ended() == 0, worker.log
         server.signal(signal.SIGTERM)
-        server.ended()
+        assert server.ended() in {0, -signal.SIGTERM}, server.log  # uvicorn raises the signal again.
         assert "Traceback" not in server.log
 
 
@@ -496,9 +450,11 @@ async def execute_async(code: str, names: dict[str, Any]) -> None:
         await made
 
 
-def test_the_commands_that_django_gets_are_there(tmp_path: Path) -> None:
-    text = (DOCS / "guides" / "django.md").read_text(encoding="utf-8")
-    named = re.findall(r"^python manage\.py (\w+)", text, re.MULTILINE)
-    assert named == ["tenure_migrate", "tenure_worker"]
+def test_the_commands_of_the_guide_to_django_migrate_and_start_a_worker(tmp_path: Path) -> None:
+    migrate, work = (line.split() for line in blocks("django.md", "")[0].splitlines())
+    assert [migrate[:2], work[:3]] == [["python", "manage.py"], ["python", "manage.py", "tenure_worker"]]
     project = DjangoProject(tmp_path, Database(f"sqlite:///{tmp_path / 'jobs.db'}"))
-    assert [project.manage(name, "--help").returncode for name in named] == [0, 0]
+    assert project.manage(*migrate[2:]).returncode == 0
+    with project.worker(*work[3:]):
+        pass
+    assert "concurrency: 20" in project.text()

@@ -12,19 +12,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tenure.cli.main import COMMANDS
 from tenure.cli.worker import worker as worker_command
 from tests.support.command import tenure
 from tests.support.databases import Database
+from tests.support.pages import blocks, shell
 from tests.support.running_command import started
 from tests.support.server_process import wait_until
 from tools.generated import ROOT
 
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-)
+BLOCKS = blocks("README.md")
 
 
 def run(script: str | Path, *, folder: Path, **env: str) -> str:
@@ -38,14 +36,11 @@ def run(script: str | Path, *, folder: Path, **env: str) -> str:
     return done.stdout
 
 
-def test_every_block_of_code_in_the_readme_is_one_that_is_run_here() -> None:
-    assert len(BLOCKS) == 4
-
-
 def test_the_quickstart_works_as_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(BLOCKS[0])
     (tmp_path / "program.py").write_text(BLOCKS[1])
-    with started("worker", "shop:app", folder=tmp_path) as worker:
+    command = blocks("README.md", "")[1]
+    with started(*command.split()[1:], folder=tmp_path) as worker:
         assert run(tmp_path / "program.py", folder=tmp_path) == "hello, Ada\n"
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0, worker.log
@@ -111,7 +106,7 @@ def test_the_example_of_an_agent_pays_at_most_one_step_twice(tmp_path: Path) -> 
 
 
 def test_the_guide_to_workflows_works_as_it_is_written(tmp_path: Path) -> None:
-    research, *others = blocks_of("guides/workflows.md")
+    research, *others = blocks("workflows.md")
     printed = run(research, folder=tmp_path)
     assert re.fullmatch(r"published under [0-9a-f-]{36}/4\n", printed), printed
     for program in others:
@@ -149,7 +144,7 @@ def test_the_golden_file_of_the_example_fits_its_code(tmp_path: Path) -> None:
 
 
 def test_the_guide_to_plans_works_as_it_is_written(tmp_path: Path) -> None:
-    program, policy = blocks_of("guides/plans.md")
+    program, policy = blocks("plans.md")
     assert run(program, folder=tmp_path).splitlines() == [
         "the text of otters 0",
         "plan step 'up': skill 'fly' is not registered; use one of: read, search",
@@ -182,28 +177,26 @@ def test_every_example_is_run_by_a_test() -> None:
     }
 
 
-def test_the_two_commands_for_developers_are_there() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    planned = subprocess.run(
-        ["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    assert "tenure demo" in planned
-    for command in ("make demo", "make test"):
-        assert f"\n{command} " in readme
+def test_the_commands_for_developers_are_there(tmp_path: Path) -> None:
+    for line in (blocks("README.md", "")[0] + blocks("README.md", "")[2]).splitlines():
+        shell(f"make --directory {ROOT} --dry-run {line.split()[1]}", folder=tmp_path)
 
 
-def blocks_of(page: str) -> list[str]:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+@pytest.mark.deep
+def test_make_demo_runs_the_demo(tmp_path: Path) -> None:
+    """In the environment of the tests, which make takes for one that it has installed."""
+    demo = blocks("README.md", "")[0].splitlines()[0].partition("#")[0]
+    stamp = f"{sys.prefix}/.installed"
+    shell(f"{demo} --directory {ROOT} VENV={sys.prefix} --old-file={stamp}", folder=tmp_path)
 
 
 def test_the_examples_of_the_page_on_queues_work(tmp_path: Path) -> None:
-    [program] = blocks_of("guides/queues.md")
+    [program] = blocks("queues.md")
     assert run(program, folder=tmp_path) == "mail 20 paused 0\n"
 
 
 def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
-    shop, enqueue = blocks_of("tutorial.md")
+    shop, enqueue = blocks("tutorial.md")
     (tmp_path / "shop.py").write_text(shop)
     (tmp_path / "enqueue.py").write_text(enqueue)
     assert run(tmp_path / "enqueue.py", folder=tmp_path) == "queued queued\n"
@@ -220,7 +213,7 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_the_job_of_the_tutorial_survives_a_killed_worker(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(blocks_of("tutorial.md")[0])
+    (tmp_path / "shop.py").write_text(blocks("tutorial.md")[0])
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     [(kind, payload)] = re.findall(r"^tenure jobs enqueue (\w+) '(.*)' --app shop:app$", text, re.MULTILINE)
     with started("worker", "shop:app", folder=tmp_path) as worker:
@@ -246,19 +239,8 @@ GUIDES = {
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_program_of_a_guide_prints_what_its_text_says(guide: str, tmp_path: Path) -> None:
-    [program] = blocks_of(f"guides/{guide}.md")
+    [program] = blocks(f"{guide}.md")
     assert run(program, folder=tmp_path).splitlines() == GUIDES[guide]
-
-
-def test_the_guide_to_deployment_has_a_valid_manifest_and_commands() -> None:
-    text = (ROOT / "docs" / "guides" / "deployment.md").read_text(encoding="utf-8")
-    [manifest] = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    [container] = yaml.safe_load(manifest)["spec"]["template"]["spec"]["containers"]
-    flags = {flag for option in worker_command.params for flag in option.opts}
-    commands = "\n".join(re.findall(r"^(?:ExecStart|CMD).*$", text, re.MULTILINE))
-    used = re.findall(r"--[a-z]+[a-z-]*", commands)
-    assert {one for one in [*container["args"], *used] if one.startswith("--")} <= flags
-    assert len(used) >= 4
 
 
 def test_the_page_on_the_command_has_every_command_and_the_options_of_a_worker() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import msgspec
 import psycopg
 import pytest
@@ -30,6 +31,7 @@ from tenure.stores.postgres.grants import grants_sql
 from tenure.testing.driver import CLIENT, ERROR, RECOVERY, Driver
 from tests.support.command import tenure as command
 from tests.support.in_process_worker import working
+from tests.support.pages import blocks, shell
 from tests.support.postgres import Postgres, database_of, find_install
 
 ROOT = Path(__file__).parents[3]
@@ -58,9 +60,7 @@ class Sql:
 
 def guide_block(has: str) -> str:
     """The SQL block of docs/guides/sql.md that has this text."""
-    text = (ROOT / "docs" / "guides" / "sql.md").read_text(encoding="utf-8")
-    [found] = [block for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL) if has in block]
-    assert isinstance(found, str)
+    [found] = [block for block in blocks("sql.md", "sql") if has in block]
     return found
 
 
@@ -461,6 +461,37 @@ def connection_variables(dsn: str) -> dict[str, str]:
     facts = psycopg.conninfo.conninfo_to_dict(dsn)
     names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE", "password": "PGPASSWORD"}
     return {names[key]: str(value) for key, value in facts.items() if key in names}
+
+
+def test_the_calls_of_the_guide_enqueue_and_signal(sql: Sql) -> None:
+    enqueue, signal = guide_block("tenure.signal(").splitlines()
+    [example] = re.findall(r"[0-9a-f-]{36}", signal)
+    job_id = sql.one(enqueue)
+    assert sql.one(signal.replace(example, str(job_id))) == 2
+    assert sql.one("select payload from tenure.jobs where queue = 'render'") == '{"scene": "intro"}'
+
+
+async def test_the_call_of_the_guide_in_javascript_enqueues(dsn: str, sql: Sql, tmp_path: Path) -> None:
+    """Node calls a client that prints what the one of `pg` would send; it is then sent from here."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    client = "const client = {query: async (...call) => console.log(JSON.stringify(call))};\n"
+    (tmp_path / "call.mjs").write_text(client + blocks("sql.md", "js")[0])
+    called, values = json.loads(shell("node call.mjs", folder=tmp_path))
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(called, *(one if isinstance(one, str) else json.dumps(one) for one in values))
+    await connection.close()
+    assert sql.one("select payload from tenure.jobs where queue = 'render'") == '{"scene": "intro"}'
+
+
+def test_the_grants_of_the_guide_are_those_of_a_caller(postgres_server: Postgres, dsn: str, tmp_path: Path) -> None:
+    [written] = blocks("sql.md", "sh")
+    with postgres_server.plain_role(dsn) as role:
+        shell(written.replace("shop_trigger", role), folder=tmp_path, OWNER_URL=dsn)
+        with psycopg.connect(postgres_server.dsn(database_of(dsn), role=role), autocommit=True) as connection:
+            Sql(connection).enqueue("mail")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("select * from tenure.job_records")
 
 
 def test_psql_enqueues_and_signals(caller: str, sql: Sql) -> None:

@@ -22,6 +22,7 @@ from tenure.testing.store_check import whole_tail
 from tests.support.command import tenure as command
 from tests.support.databases import Database
 from tests.support.in_process_worker import working
+from tests.support.pages import blocks, shell
 from tests.support.postgres import Postgres, PostgresServer, database_of, find_install
 
 JOBS = 12
@@ -102,10 +103,12 @@ async def store(restored: str) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.mark.requirement("EH-09")
-async def test_a_rebased_log_is_read_in_the_order_that_it_had(restored: str, store: PostgresStore, dump: Dump) -> None:
+async def test_a_log_rebased_by_the_guide_is_read_in_the_order_that_it_had(
+    restored: str, store: PostgresStore, dump: Dump, tmp_path: Path
+) -> None:
     assert await log_of(store) == []
-    answer = command("migrate", "rebase", "--database", restored)
-    assert (answer.code, answer.out) == (0, f"rebased {len(dump.log) - JOBS} events\n")
+    rebase = blocks("operations.md", "sh")[0]
+    assert shell(rebase, folder=tmp_path, TENURE_DATABASE=restored) == f"rebased {len(dump.log) - JOBS} events\n"
     assert await log_of(store, expected=len(dump.log)) == dump.log
     assert command("verify", "--database", restored).code == 0
 

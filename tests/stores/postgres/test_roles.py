@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +20,8 @@ from tenure.testing.contract.outbox import claim, endpoint, post, settlement
 from tenure.testing.driver import OPERATOR, Driver
 from tests.support.command import tenure as command
 from tests.support.in_process_worker import working
-from tests.support.postgres import Postgres, database_of, find_install
-from tests.support.server_process import unprivileged_account
-from tools.generated import ROOT
+from tests.support.pages import all_blocks, shell
+from tests.support.postgres import Postgres, database_of
 
 EVERY_TABLE = """
 select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = 'tenure'
@@ -221,22 +216,23 @@ async def test_grants_of_another_kind_take_the_place_of_those_before(login: Logi
         assert role.execute("select count(*) from tenure.job_records").fetchall() == [(1,)]
 
 
-def test_the_commands_of_the_page_create_roles_that_can_be_used(postgres_server: Postgres) -> None:
-    page = (ROOT / "docs" / "guides" / "database_roles.md").read_text(encoding="utf-8")
-    [written] = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def test_the_commands_of_the_page_create_roles_that_can_be_used(postgres_server: Postgres, tmp_path: Path) -> None:
+    written, refused = [code for _, code in all_blocks("database_roles.md")]
     names = {name: f"{name}_{uuid4().hex[:8]}" for name in ("shop_worker", "shop_web", "shop_dashboard")}
     for name, own in names.items():
         written = written.replace(name, own)
-    folders = (Path(sys.executable).parent, find_install().usable_by(unprivileged_account()).bin, os.environ["PATH"])
+        refused = refused.replace(name, own)
     with postgres_server.owned_database() as owner:
-        urls = {"ADMIN_URL": postgres_server.dsn(), "OWNER_URL": owner}
-        environment = {**os.environ, **urls, "PATH": os.pathsep.join(map(str, folders))}
-        shell = ["bash", "-euo", "pipefail", "-c", written]
-        done = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=100, check=False)
-        assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
+        shell(written, folder=tmp_path, ADMIN_URL=postgres_server.dsn(), OWNER_URL=owner)
         for own in names.values():
             as_role = postgres_server.dsn(database_of(owner), role=own)
             assert command("jobs", "ls", "--database", as_role).code == 0, own
+        as_web = postgres_server.dsn(database_of(owner), role=names["shop_web"])
+        with psycopg.connect(owner, autocommit=True) as connection:
+            [(job,)] = connection.execute("select tenure.enqueue('mail')").fetchall()
+        answer = command("jobs", "cancel", str(job), "--database", as_web)
+        assert answer.code == 3
+        assert answer.err.startswith(refused.rstrip().removesuffix("…")), answer.err
     for own in names.values():
         with psycopg.connect(postgres_server.dsn(), autocommit=True) as admin:
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(own)))
