@@ -25,7 +25,8 @@ from psycopg import sql
 from tenure.cli.worker import worker as worker_command
 from tests.support.clean_environment import build_wheel, make_environment
 from tests.support.command import tenure
-from tests.support.pages import blocks, shell
+from tests.support.databases import Database
+from tests.support.pages import PAGES, blocks, shell
 from tests.support.postgres import Postgres, database_of
 from tests.support.running_command import Started, started
 
@@ -40,6 +41,11 @@ async def note(text: str) -> str:
     return text
 """
 [GRACE_SECONDS] = [option.default for option in worker_command.params if option.name == "grace_seconds"]
+
+
+LISTENERS = """
+select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen %'
+"""
 
 
 def unit() -> ConfigParser:
@@ -119,6 +125,26 @@ def test_each_process_manager_waits_longer_than_the_worker_takes_to_stop() -> No
     assert min(waits) > float(str(GRACE_SECONDS)) + 30
     labels = deployment()["spec"]["selector"]["matchLabels"]
     assert deployment()["spec"]["template"]["metadata"]["labels"] == labels
+
+
+@pytest.mark.parametrize("query", re.findall(r"`(\?pooler=\S+)`", PAGES["deployment.md"].read_text(encoding="utf-8")))
+def test_a_worker_runs_jobs_behind_pgbouncer_with_the_url_of_the_page(
+    query: str, folder: Path, pgbouncer_dsn: str, postgres_dsn: str
+) -> None:
+    assert tenure("migrate", "--database", postgres_dsn).code == 0
+    place = {"TENURE_DATABASE": pgbouncer_dsn + query.replace("postgresql://…", postgres_dsn)}
+    with (
+        started("worker", "shop.jobs:app", "--log-format", "json", folder=folder, env=place) as worker,
+        stopped_in_order(worker),
+    ):
+        enqueue = ("jobs", "enqueue", "note", '{"text": "a"}', "--app", "shop.jobs:app")
+        assert tenure(*enqueue, cwd=folder, env=place).code == 0
+        worker.wait_for_log(r"\(note\) succeeded")
+        listeners = (
+            "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen %'"
+        )
+        [(count,)] = Database(postgres_dsn).rows(listeners)
+        assert (count > 0) == ("listen=" in query)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
