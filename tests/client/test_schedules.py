@@ -511,11 +511,12 @@ def test_the_examples_of_the_page_on_schedules_work(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "evening 30 18 * * * paused",
         "now, besides its due times: report queued",
         "['evening']",
-    ], done.stderr
+    ]
     with started("worker", "shop:app", folder=tmp_path) as worker:
         database = Database(f"sqlite:///{tmp_path / 'shop.db'}")
         assert wait_until(lambda: "schedule 'tidy' stored" in worker.log, seconds=30), worker.log

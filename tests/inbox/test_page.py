@@ -98,7 +98,7 @@ def test_the_sender_of_the_guide_delivers_to_the_example(tmp_path: Path) -> None
             check=False,
             timeout=60,
         )
-        assert sent.stdout == "Delivered(status=200)\n" * 2, sent.stderr
+        assert (sent.returncode, sent.stdout) == (0, "Delivered(status=200)\n" * 2), sent.stderr
     assert balance(tmp_path) == 1200
 
 
