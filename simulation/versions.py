@@ -2,7 +2,7 @@
 old one, and a third that fits both by a patch. Workers are killed and replaced by any version, so that runs meet old
 code, new code and old code again. The rules that are checked: a run is pinned to the version that wrote its last
 record; only workers of that version claim it until it is unpinned; no version executes a call that does not fit what is
-recorded; every run comes to the end that its record determines.
+recorded, and such code counts no failure; every run comes to the end that its record determines.
 """
 
 from __future__ import annotations
@@ -228,4 +228,6 @@ class SimulatedFleet:
             raise InvariantViolated(
                 f"run {run.id} is {run.status} with the result {run.result}; its record determines {expected}"
             )
+        if run.failures > run.losses:
+            raise InvariantViolated(f"run {run.id} has failed attempts, and its code raises nothing: {run.last_error}")
         self.seen["run of several versions"] += len({step.code_version for step in steps}) > 1

@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a recorded step is executed again",
         "the record is not read before the execution",
         Simulator(),
-        r"executed call",
+        r"executed call|did not come to an end",
         recorded_step_is_executed,
     ),
     Mutant(
@@ -247,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a mismatch is overlooked",
         "code that does not fit the record goes on with the results of other calls",
         Simulator(),
-        r"was recorded there before|its record determines",
+        r"was recorded there before|its record determines|has failed attempts",
         mismatch_is_overlooked,
     ),
     Mutant(
