@@ -252,7 +252,7 @@ class StepContract:
             {"child_id": "7"},
             {"code_version": "v" * 201},
         ],
-        ids=str,
+        ids=lambda facts: str(facts)[:60],
     )
     async def test_an_invalid_step_is_refused_and_its_neighbours_are_saved(
         self, drive: Driver, facts: dict[str, Any]
