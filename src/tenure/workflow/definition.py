@@ -224,7 +224,7 @@ class WorkflowDefinition(JobDefinition[P, R]):
                 raise EndsAttempt(TimedOut(engine.attempt.lease.at_deadline))
             await engine.services.checkpointer.save(engine.attempt.lease, end.step())
         except TenureError:
-            # Recovery lets the run undo its steps.
+            # The next attempt or recovery ends the run: see `_after_timeout` of the runner.
             log.exception("run %s: its end was not recorded", engine.job.id)
             return
         raise EndsAttempt(UndoUnfinished())
